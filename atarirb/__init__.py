@@ -1,0 +1,67 @@
+"""Exact, fast batches from logged Atari replay, for JAX and NumPy.
+
+    atarirb.ingest("logs/Pong/1", "data/Pong/1")
+    reader = atarirb.open("data/Pong/1", frame_stack=4)
+    batch = reader.sample(0, 256)
+
+Importing the package imports none of its parts; each is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from atarirb.catalog import available_datasets
+    from atarirb.errors import AtarirbError
+    from atarirb.info import DatasetInfo
+    from atarirb.reader import Reader, open
+    from atarirb.verbs.bench import bench
+    from atarirb.verbs.env import env
+    from atarirb.verbs.ingest import ingest
+    from atarirb.verbs.preview import preview
+    from atarirb.verbs.show import show
+    from atarirb.verbs.verify import verify
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "AtarirbError": "errors",
+    "DatasetInfo": "info",
+    "Reader": "reader",
+    "available_datasets": "catalog",
+    "bench": "verbs.bench",
+    "env": "verbs.env",
+    "ingest": "verbs.ingest",
+    "open": "reader",
+    "preview": "verbs.preview",
+    "show": "verbs.show",
+    "verify": "verbs.verify",
+}
+
+__all__ = [
+    "AtarirbError",
+    "DatasetInfo",
+    "Reader",
+    "available_datasets",
+    "bench",
+    "env",
+    "ingest",
+    "open",
+    "preview",
+    "show",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"atarirb.{_HOMES[name]}"), name)
+    if name in ("errors", "catalog"):
+        return importlib.import_module(f"atarirb.{name}")
+    raise AttributeError(f"module 'atarirb' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,240 @@
+"""Batches of transitions and slices, gathered from a dataset as nested dicts of NumPy arrays.
+
+The names are those of TorchRL's TED form. A batch of B transitions::
+
+    observation   [B, *frame] or [B, *frame, S], newest last
+    action        int32[B]
+    index         int64[B]     the step in the dataset
+    done, terminated, truncated    bool[B], of the observation itself: False
+    next
+      observation   as above, n steps on; zeros where there is none
+      reward        float32[B]   sum of gamma**j r[t+j], j < m, where m is n or what is left of the episode
+      discount      float32[B]   gamma**m; 0 at a terminal
+      terminated    bool[B]      a terminal is among the m steps
+      truncated     bool[B]      what follows the m steps is not known: the episode is cut there
+      done          bool[B]      one of the two
+
+and the columns asked for: ``timestep`` int32 (steps since the episode's first known one),
+``episode`` int32, ``return_to_go`` float32 (discounted, to the episode's end), ``action_full`` int32
+(the console's action, 0-17), ``split`` int32, and the dataset's extra columns.
+
+A batch of n slices has leaves [n, L, ...] and ``mask`` bool[n, L]: False where an episode was
+shorter. There ``index`` is -1, the other leaves are zero, and the observations are to be ignored.
+``observation`` and ``next.observation`` of slices are views into the same frames.
+
+Frames before a known beginning of an episode are zeros, as Dopamine shows them. They are zeros
+before a cut head too, but such a step is not valid and no draw returns it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from atarirb import kernels, threads
+from atarirb.buffers import pool
+from atarirb.index import EpisodeIndex
+from atarirb.store.dataset import Dataset
+
+#: The columns given only on request, extra columns of the dataset beside.
+OPTIONAL = ("timestep", "episode", "return_to_go", "action_full", "split")
+
+#: Names that no extra column of a log may have.
+RESERVED = frozenset(
+    (*OPTIONAL, "observation", "action", "reward", "terminal", "slot", "index", "next", "mask", "done",
+     "terminated", "truncated", "discount")
+)  # fmt: skip
+
+Batch = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How batches are made.
+
+    Attributes:
+        frame_stack: Frames per observation.
+        powers: float64[n_step + 1], powers of gamma.
+        columns: The optional columns wanted.
+        console_actions: int32[A], the console's action of each logged one, if ``action_full`` is wanted.
+    """
+
+    frame_stack: int
+    powers: np.ndarray
+    columns: tuple[str, ...]
+    console_actions: np.ndarray | None
+
+    @property
+    def n_step(self) -> int:
+        """Steps between an observation and the next one."""
+        return len(self.powers) - 1
+
+
+def transitions(dataset: Dataset, episodes: EpisodeIndex, recipe: Recipe, index: np.ndarray) -> Batch:
+    """Gather the transitions of steps `index`, int64[B]."""
+    rows = len(index)
+    shape = _observation_shape(dataset, recipe)
+    observation = pool.empty((rows, *shape), dataset.frames.dtype)
+    next_observation = pool.empty((rows, *shape), dataset.frames.dtype)
+    step = _empty_steps(rows)
+    describe = _describe(dataset, episodes, recipe)
+
+    def work(index, first, next_index, *out):
+        *scalars, observation, next_observation = out
+        describe(index, first, next_index, *scalars)
+        if recipe.frame_stack == 1:
+            dataset.frames.pairs(index, next_index, observation, next_observation)
+        else:
+            dataset.frames.stack_pairs(index, next_index, first, observation, next_observation)
+
+    threads.spread(work, index, *step.values(), observation, next_observation)
+    batch = _assemble(step, index, observation, next_observation)
+    batch |= _columns(dataset, episodes, recipe, index)
+    return batch
+
+
+def slices(
+    dataset: Dataset,
+    episodes: EpisodeIndex,
+    recipe: Recipe,
+    starts: np.ndarray,
+    lengths: np.ndarray,
+    length: int,
+) -> Batch:
+    """Gather slices of consecutive steps.
+
+    Args:
+        dataset: Where from.
+        episodes: Its episodes.
+        recipe: How.
+        starts: int64[n], first step of each slice.
+        lengths: int64[n], steps of each slice, `length` at the most.
+        length: L.
+    """
+    offset = np.arange(length + recipe.n_step)
+    at = starts[:, None] + offset
+    mask = offset[:length] < lengths[:, None]
+    index = np.where(mask, at[:, :length], -1)
+
+    episode = episodes.episode_of(starts)
+    stop = np.minimum(episodes.starts[episode + 1], starts + lengths + recipe.n_step)
+    shown = np.where(at < stop[:, None], at, -1).reshape(-1)
+    shape = _observation_shape(dataset, recipe)
+    frames = pool.empty((len(shown), *shape), dataset.frames.dtype)
+    if recipe.frame_stack == 1:
+        threads.spread(dataset.frames.frames, shown, frames)
+    else:
+        first = np.repeat(episodes.starts[episode], len(offset))
+        threads.spread(dataset.frames.stacks, shown, first, frames)
+    frames = frames.reshape(len(starts), len(offset), *shape)
+
+    flat = index.reshape(-1)
+    step = _empty_steps(len(flat))
+    _describe(dataset, episodes, recipe)(flat, *step.values())
+    step = {name: values.reshape(index.shape) for name, values in step.items()}
+    batch = _assemble(step, index, frames[:, :length], frames[:, recipe.n_step :])
+    for name, values in _columns(dataset, episodes, recipe, flat).items():
+        batch[name] = values.reshape(*index.shape, *values.shape[1:])
+    batch["mask"] = mask
+    return batch
+
+
+def _observation_shape(dataset: Dataset, recipe: Recipe) -> tuple[int, ...]:
+    stack = (recipe.frame_stack,) if recipe.frame_stack > 1 else ()
+    return (*dataset.frames.shape, *stack)
+
+
+def _empty_steps(rows: int) -> dict[str, np.ndarray]:
+    """Make what the kernel `steps` fills, in its order."""
+    return {
+        "first": np.empty(rows, np.int64),
+        "next_index": np.empty(rows, np.int64),
+        "action": np.empty(rows, np.int32),
+        "reward": np.empty(rows, np.float32),
+        "discount": np.empty(rows, np.float32),
+        "terminated": np.empty(rows, np.bool_),
+        "truncated": np.empty(rows, np.bool_),
+    }
+
+
+def _describe(dataset: Dataset, episodes: EpisodeIndex, recipe: Recipe) -> Callable[..., None]:
+    """Bind the kernel `steps` to a dataset."""
+    steps = kernels.active().steps
+    actions, rewards = dataset.addresses["action"], dataset.addresses["reward"]
+
+    def describe(index: np.ndarray, *out: np.ndarray) -> None:
+        steps(
+            index, episodes.starts, episodes.terminal_end, recipe.powers,
+            dataset.offsets, actions, rewards, *out,
+        )  # fmt: skip
+
+    return describe
+
+
+def _assemble(
+    step: dict[str, np.ndarray],
+    index: np.ndarray,
+    observation: np.ndarray,
+    next_observation: np.ndarray,
+) -> Batch:
+    return {
+        "observation": observation,
+        "action": step["action"],
+        "index": index,
+        "done": np.zeros(index.shape, np.bool_),
+        "terminated": np.zeros(index.shape, np.bool_),
+        "truncated": np.zeros(index.shape, np.bool_),
+        "next": {
+            "observation": next_observation,
+            "reward": step["reward"],
+            "discount": step["discount"],
+            "done": step["terminated"] | step["truncated"],
+            "terminated": step["terminated"],
+            "truncated": step["truncated"],
+        },
+    }
+
+
+def _columns(
+    dataset: Dataset, episodes: EpisodeIndex, recipe: Recipe, index: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Make the optional columns of steps `index`, int64[B]; zeros where it is -1."""
+    return {name: _column(name, dataset, episodes, recipe, index) for name in recipe.columns}
+
+
+def _column(
+    name: str, dataset: Dataset, episodes: EpisodeIndex, recipe: Recipe, index: np.ndarray
+) -> np.ndarray:
+    absent = index < 0
+    if name == "return_to_go":
+        out = np.empty(len(index), np.float32)
+        kernels.active().returns_to_go(
+            index, episodes.starts, float(recipe.powers[1]), dataset.offsets,
+            dataset.addresses["reward"], out,
+        )  # fmt: skip
+        return out
+    if name == "action_full":
+        assert recipe.console_actions is not None
+        actions = recipe.console_actions[gather(dataset, "action", index)]
+        return np.where(absent, 0, actions).astype(np.int32)
+    if name == "split":
+        return np.where(absent, 0, dataset.split_of(index)).astype(np.int32)
+    if name in ("episode", "timestep"):
+        episode = episodes.episode_of(np.maximum(index, 0))
+        value = episode if name == "episode" else index - episodes.starts[episode]
+        return np.where(absent, 0, value).astype(np.int32)
+    return gather(dataset, name, index)
+
+
+def gather(dataset: Dataset, name: str, index: np.ndarray) -> np.ndarray:
+    """Gather a stored column's rows of steps `index`, int64[B]; zeros where it is -1."""
+    sample = dataset.columns[name][0]
+    out = np.empty((len(index), *sample.shape[1:]), sample.dtype)
+    # Through `frames`, with the rows as bytes: one kernel serves columns of every dtype.
+    rows = out.reshape(len(index), math.prod(sample.shape[1:])).view(np.uint8)
+    kernels.active().frames(dataset.addresses[name], dataset.offsets, index, rows)
+    return out

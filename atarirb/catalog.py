@@ -1,0 +1,81 @@
+"""The games of the public replay logs: their ids, ROM names and action sets.
+
+`catalog.json` maps each of the 60 games to its ROM and to its minimal action set, the actions of
+the console's 18 that do something in that game. The logs store an action as an index into that
+set: action ``i`` of a game is action ``minimal_actions[i]`` of the console.
+
+Source: the Arcade Learning Environment, https://arxiv.org/abs/1709.06009; the logs,
+https://arxiv.org/abs/1907.04543.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import json
+from importlib import resources
+
+from atarirb.errors import UnknownGameError
+
+#: Runs published for every game.
+RUNS = (1, 2, 3, 4, 5)
+
+#: Agent steps after which the collecting agent ended an episode (108,000 frames, skip 4).
+TIME_LIMIT = 27_000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Game:
+    """One game of the catalog.
+
+    Attributes:
+        name: The name in dataset ids, as in ``"Pong"``.
+        rom: The name of its ROM in ale-py, as in ``"pong"``.
+        minimal_actions: For each logged action, the console's action (0-17).
+    """
+
+    name: str
+    rom: str
+    minimal_actions: tuple[int, ...]
+
+
+@functools.cache
+def games() -> dict[str, Game]:
+    """Return the 60 games of the public logs by name."""
+    text = resources.files("atarirb").joinpath("catalog.json").read_text(encoding="utf-8")
+    return {
+        name: Game(name=name, rom=entry["rom"], minimal_actions=tuple(entry["minimal_actions"]))
+        for name, entry in json.loads(text).items()
+    }
+
+
+def available_datasets() -> list[str]:
+    """List the ids of the 300 public runs: ``"AirRaid/1"`` ... ``"Zaxxon/5"``."""
+    return [f"{game}/{run}" for game in games() for run in RUNS]
+
+
+def game(name: str) -> Game:
+    """Look a game up by its name, or by the id of one of its runs (``"Pong/1"``).
+
+    Raises:
+        UnknownGameError: It is not in the catalog; the message names the nearest that is.
+    """
+    found = games().get(name.split("/")[0])
+    if found is None or not _is_run(name.partition("/")[2]):
+        raise UnknownGameError(f"unknown dataset {name!r}; {suggestion(name)}")
+    return found
+
+
+def suggestion(name: str) -> str:
+    """Say which catalog id is nearest to `name`."""
+    title, _, run = name.partition("/")
+    by_lower = {known.lower(): known for known in games()}
+    near = difflib.get_close_matches(title.lower(), by_lower, n=1, cutoff=0.0)[0]
+    if run and not _is_run(run):
+        return f"did you mean {by_lower[near] + '/1'!r}? runs are {RUNS[0]} to {RUNS[-1]}"
+    return f"did you mean {by_lower[near] + ('/' + run if run else '')!r}?"
+
+
+def _is_run(run: str) -> bool:
+    return run == "" or run in {str(known) for known in RUNS}

@@ -1,0 +1,131 @@
+"""Which steps are legal to draw, as a function of the episode table alone.
+
+A step is *valid* for (frame_stack S, n_step n) if it has all it needs: its stack does not reach
+before a cut head (before a true beginning missing frames are zeros), and its next observation, n
+steps on, is in the same episode, or the episode ends by a terminal on the way. So the valid steps
+of an episode are one run of neighbours, and an index over them is two numbers per episode.
+
+A slice of length L is L consecutive valid steps of one episode.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import numpy as np
+
+from atarirb import kernels
+from atarirb.errors import ArgumentError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Legal:
+    """A set of steps: of each episode a run of neighbours.
+
+    Attributes:
+        first: int64[E], first legal step of each episode.
+        cumulative: int64[E + 1], legal steps before each episode, and in all.
+    """
+
+    first: np.ndarray
+    cumulative: np.ndarray
+
+    @property
+    def total(self) -> int:
+        """How many legal steps there are."""
+        return int(self.cumulative[-1])
+
+    @functools.cached_property
+    def counts(self) -> np.ndarray:
+        """int64[E], legal steps of each episode."""
+        return np.diff(self.cumulative)
+
+    @functools.cached_property
+    def nonempty(self) -> np.ndarray:
+        """int64[K], the episodes that have legal steps."""
+        return np.flatnonzero(self.counts)
+
+    def draw(self, words: np.ndarray) -> np.ndarray:
+        """Turn uint64[B] random words into int64[B] steps, uniform over all legal ones."""
+        out = np.empty(len(words), np.int64)
+        kernels.active().draw(words, self.cumulative, self.first, out)
+        return out
+
+    def draw_by_episode(self, words: np.ndarray) -> np.ndarray:
+        """Turn uint64[B, 2] random words into int64[B] steps: uniform episodes, then steps."""
+        out = np.empty(len(words), np.int64)
+        kernels.active().draw_by_episode(words, self.nonempty, self.cumulative, self.first, out)
+        return out
+
+
+class EpisodeIndex:
+    """The episodes of a dataset, as the kernels and the draws need them.
+
+    Args:
+        starts: int64[E + 1], first step of each episode, and the steps in all.
+        terminal_end: bool[E], it ends by a terminal; otherwise what follows is not known.
+        head_cut: bool[E], its beginning is lost.
+    """
+
+    def __init__(self, starts: np.ndarray, terminal_end: np.ndarray, head_cut: np.ndarray):
+        self.starts = np.ascontiguousarray(starts, np.int64)
+        self.terminal_end = np.ascontiguousarray(terminal_end, np.bool_)
+        self.head_cut = np.ascontiguousarray(head_cut, np.bool_)
+
+    @classmethod
+    def of(cls, episodes: np.ndarray, *, time_limit_terminates: bool = True) -> EpisodeIndex:
+        """Make the index of an episode table.
+
+        Args:
+            episodes: EPISODE[E].
+            time_limit_terminates: The 27,000-step cap counts as a terminal, as it was logged.
+        """
+        ends = episodes["terminal"]
+        if not time_limit_terminates:
+            ends = ends & ~episodes["time_limit"]
+        steps = episodes["length"].sum()
+        return cls(np.append(episodes["start"], steps), ends, episodes["head_cut"])
+
+    @property
+    def steps(self) -> int:
+        """Steps of all episodes."""
+        return int(self.starts[-1])
+
+    def valid(self, frame_stack: int, n_step: int) -> Legal:
+        """Find the valid steps."""
+        first = self.starts[:-1] + self.head_cut * (frame_stack - 1)
+        stop = self.starts[1:] - ~self.terminal_end * np.int64(n_step)
+        return _legal(first, np.maximum(stop - first, 0))
+
+    def slice_starts(self, valid: Legal, length: int, *, strict: bool) -> Legal:
+        """Find the steps at which a slice may start.
+
+        Args:
+            valid: The valid steps.
+            length: Steps of a slice.
+            strict: False: an episode with fewer valid steps gives one start, its first valid step.
+
+        Raises:
+            ArgumentError: There are none; the message names the longest run of valid steps.
+        """
+        counts = valid.counts
+        starts = np.maximum(counts - (length - 1), 0 if strict else np.minimum(counts, 1))
+        legal = _legal(valid.first, starts)
+        if legal.total == 0:
+            longest = int(counts.max(initial=0))
+            raise ArgumentError(
+                f"no episode has {length:,} valid steps in a row; the longest run has {longest:,}"
+                + ("; strict_length=False gives shorter ones, padded" if longest else "")
+            )
+        return legal
+
+    def episode_of(self, index: np.ndarray) -> np.ndarray:
+        """Find the episode of each step."""
+        return np.searchsorted(self.starts, index, side="right") - 1
+
+
+def _legal(first: np.ndarray, counts: np.ndarray) -> Legal:
+    cumulative = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=cumulative[1:])
+    return Legal(first=np.ascontiguousarray(first, np.int64), cumulative=cumulative)

@@ -1,0 +1,106 @@
+"""What a dataset is, in numbers and words, for people and programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+import numpy as np
+
+from atarirb.store.manifest import Manifest
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DatasetInfo:
+    """What a dataset holds.
+
+    Attributes:
+        path: Its directory.
+        name: The run's id, as ``"Pong/1"``.
+        steps: Steps in all.
+        episodes: Episodes in all.
+        cut_episodes: Those that do not end by a terminal, or whose beginning is lost.
+        time_limit_episodes: Those that the 27,000-step cap ended.
+        holes: Places where steps of the run are missing.
+        splits: The source splits it was made from.
+        frame_shape: Shape of a frame.
+        frame_dtype: Its dtype.
+        extra_columns: Columns beyond the usual ones.
+        codec: How frames are kept.
+        bytes: Bytes on disk.
+        rewards_clipped: Every reward is -1, 0 or 1: the collecting agent clipped them, so returns
+            are not the game's scores.
+        return_mean: Mean undiscounted sum of (clipped) rewards over whole episodes; nan if none.
+        format_version: Of the files.
+    """
+
+    path: str
+    name: str
+    steps: int
+    episodes: int
+    cut_episodes: int
+    time_limit_episodes: int
+    holes: int
+    splits: tuple[int, ...]
+    frame_shape: tuple[int, ...]
+    frame_dtype: str
+    extra_columns: tuple[str, ...]
+    codec: str
+    bytes: int
+    rewards_clipped: bool
+    return_mean: float
+    format_version: int
+
+    def __str__(self) -> str:
+        shape = " x ".join(map(str, self.frame_shape))
+        rewards = "clipped to {-1, 0, 1} when logged" if self.rewards_clipped else "not clipped"
+        extra = f"\nextra     {', '.join(self.extra_columns)}" if self.extra_columns else ""
+        return (
+            f"{self.name}  ({self.path})\n"
+            f"steps     {self.steps:,} in {len(self.splits)} split(s): {_ranges(self.splits)}\n"
+            f"episodes  {self.episodes:,}, {self.cut_episodes:,} of them cut, "
+            f"{self.time_limit_episodes:,} ended by the time limit; {self.holes} hole(s) in the log\n"
+            f"rewards   {rewards}; mean return of a whole episode {self.return_mean:,.2f}\n"
+            f"frames    {self.frame_dtype} {shape}, codec {self.codec}\n"
+            f"on disk   {self.bytes:,} bytes, format {self.format_version}{extra}"
+        )
+
+
+def describe(path: str | os.PathLike[str], manifest: Manifest, episodes: np.ndarray) -> DatasetInfo:
+    """Sum a dataset up.
+
+    Args:
+        path: Its directory.
+        manifest: Its manifest.
+        episodes: EPISODE[E], its episode table.
+    """
+    whole = episodes["terminal"] & ~episodes["head_cut"]
+    return DatasetInfo(
+        path=os.fspath(path),
+        name=manifest.name,
+        steps=manifest.steps,
+        episodes=len(episodes),
+        cut_episodes=int((~whole).sum()),
+        time_limit_episodes=int(episodes["time_limit"].sum()),
+        holes=manifest.holes,
+        splits=tuple(shard.split for shard in manifest.shards),
+        frame_shape=manifest.frame.shape,
+        frame_dtype=np.dtype(manifest.frame.dtype).name,
+        extra_columns=tuple(manifest.extra),
+        codec=manifest.codec,
+        bytes=manifest.bytes,
+        rewards_clipped=manifest.rewards_clipped,
+        return_mean=float(episodes["return"][whole].mean()) if whole.any() else float("nan"),
+        format_version=manifest.format_version,
+    )
+
+
+def _ranges(numbers: tuple[int, ...]) -> str:
+    """Write rising numbers as ranges: ``0-3, 5``."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in parts) or "none"

@@ -1,0 +1,251 @@
+"""The kernels compiled by numba; `reference` says what each does.
+
+Frames are copied by ``memcpy`` between addresses, so a kernel does not depend on how many shards
+there are: a tuple or list of arrays would, and array assignment is several times slower besides.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import carray, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from atarirb.kernels.jit import kernel
+
+
+@intrinsic
+def _pointer(_, address):
+    """Turn an address into a void pointer, for `carray`."""
+
+    def codegen(context, builder, signature, args):
+        return builder.inttoptr(args[0], cgutils.voidptr_t)
+
+    return types.voidptr(types.uintp), codegen
+
+
+@intrinsic
+def _copy(_, target, source, size):
+    """Copy `size` bytes from one address to another."""
+
+    def codegen(context, builder, signature, args):
+        target, source, size = args
+        pointers = (builder.inttoptr(value, cgutils.voidptr_t) for value in (target, source))
+        cgutils.raw_memcpy(builder, *pointers, size, 1)
+        return context.get_dummy_value()
+
+    return types.void(types.uintp, types.uintp, types.uintp), codegen
+
+
+@intrinsic
+def _clear(_, target, size):
+    """Set `size` bytes at an address to zero."""
+
+    def codegen(context, builder, signature, args):
+        cgutils.memset(builder, builder.inttoptr(args[0], cgutils.voidptr_t), args[1], 0)
+        return context.get_dummy_value()
+
+    return types.void(types.uintp, types.uintp), codegen
+
+
+@kernel
+def _route(sorted_firsts, value):
+    """Find the last i with sorted_firsts[i] <= value."""
+    low, high = 0, len(sorted_firsts)
+    while low < high:
+        middle = (low + high) >> 1
+        if sorted_firsts[middle] <= value:
+            low = middle + 1
+        else:
+            high = middle
+    return low - 1
+
+
+@kernel
+def _place(bases, offsets, step, row_bytes):
+    """Find the address of a step's row."""
+    shard = _route(offsets, step)
+    return bases[shard] + np.uintp((step - offsets[shard]) * row_bytes)
+
+
+@kernel
+def _fetch(bases, offsets, step, row_bytes, target):
+    if step >= 0:
+        _copy(target, _place(bases, offsets, step, row_bytes), np.uintp(row_bytes))
+    else:
+        _clear(target, np.uintp(row_bytes))
+
+
+@kernel
+def frames(bases, offsets, index, out):
+    row_bytes = out.shape[1]
+    target = np.uintp(out.ctypes.data)
+    for row in range(len(index)):
+        _fetch(bases, offsets, index[row], row_bytes, target + np.uintp(row * row_bytes))
+
+
+@kernel
+def pairs(bases, offsets, index, next_index, out, next_out):
+    row_bytes = out.shape[1]
+    target, next_target = np.uintp(out.ctypes.data), np.uintp(next_out.ctypes.data)
+    for row in range(len(index)):  # a row's two frames are neighbours on disk: fetch them together
+        at = np.uintp(row * row_bytes)
+        _fetch(bases, offsets, index[row], row_bytes, target + at)
+        _fetch(bases, offsets, next_index[row], row_bytes, next_target + at)
+
+
+@kernel
+def _shown(bases, offsets, step, first, row_bytes, blank):
+    """Find the address of a stacked frame, or of the blank one before the episode's first."""
+    if step < first:
+        return blank
+    return _place(bases, offsets, step, row_bytes)
+
+
+@kernel
+def _stack_of_4(bases, offsets, step, first, blank, out):
+    """Interleave four frames of bytes by whole 32-bit words (little-endian: newest byte highest)."""
+    pixels = len(out)
+    none = np.uintp(blank.ctypes.data)
+    if step < 0:
+        out[:] = 0
+        return
+    f0 = carray(_pointer(_shown(bases, offsets, step - 3, first, pixels, none)), (pixels,), np.uint8)
+    f1 = carray(_pointer(_shown(bases, offsets, step - 2, first, pixels, none)), (pixels,), np.uint8)
+    f2 = carray(_pointer(_shown(bases, offsets, step - 1, first, pixels, none)), (pixels,), np.uint8)
+    f3 = carray(_pointer(_shown(bases, offsets, step, first, pixels, none)), (pixels,), np.uint8)
+    for p in range(pixels):
+        out[p] = (
+            np.uint32(f0[p])
+            | (np.uint32(f1[p]) << np.uint32(8))
+            | (np.uint32(f2[p]) << np.uint32(16))
+            | (np.uint32(f3[p]) << np.uint32(24))
+        )
+
+
+@kernel
+def _stacks_of_4(bases, offsets, index, first, blank, out):
+    for row in range(len(index)):
+        _stack_of_4(bases, offsets, index[row], first[row], blank, out[row])
+
+
+@kernel
+def _stack_pairs_of_4(bases, offsets, index, next_index, first, blank, out, next_out):
+    for row in range(len(index)):  # neighbours again: the second stack finds its frames in the cache
+        _stack_of_4(bases, offsets, index[row], first[row], blank, out[row])
+        _stack_of_4(bases, offsets, next_index[row], first[row], blank, next_out[row])
+
+
+@kernel
+def _stacks_of_any(bases, offsets, index, first, blank, out):
+    pixels, depth = out.shape[1], out.shape[2]
+    none = np.uintp(blank.ctypes.data)
+    row_bytes = pixels * out.itemsize
+    for row in range(len(index)):
+        for back in range(depth):
+            source = none
+            if index[row] >= 0:
+                source = _shown(bases, offsets, index[row] - back, first[row], row_bytes, none)
+            frame = carray(_pointer(source), (pixels,), out.dtype)
+            for p in range(pixels):
+                out[row, p, depth - 1 - back] = frame[p]
+
+
+def _stacks_as_words(out):
+    """View uint8[B, P, 4] as uint32[B, P]; None where that is not what it is."""
+    if out.dtype == np.uint8 and out.shape[2] == 4 and np.little_endian:
+        return out.view(np.uint32)[:, :, 0]
+    return None
+
+
+def stacks(bases, offsets, index, first, blank, out):
+    words = _stacks_as_words(out)
+    if words is not None:
+        _stacks_of_4(bases, offsets, index, first, blank, words)
+    else:
+        _stacks_of_any(bases, offsets, index, first, blank, out)
+
+
+def stack_pairs(bases, offsets, index, next_index, first, blank, out, next_out):
+    words = _stacks_as_words(out)
+    if words is not None:
+        next_words = _stacks_as_words(next_out)
+        _stack_pairs_of_4(bases, offsets, index, next_index, first, blank, words, next_words)
+    else:
+        _stacks_of_any(bases, offsets, index, first, blank, out)
+        _stacks_of_any(bases, offsets, next_index, first, blank, next_out)
+
+
+@kernel
+def _float32(bases, offsets, step):
+    return carray(_pointer(_place(bases, offsets, step, 4)), (1,), np.float32)[0]
+
+
+@kernel
+def steps(
+    index, starts, terminal_end, powers, offsets, action_bases, reward_bases,
+    first, next_index, action, reward, discount, terminated, truncated,
+):  # fmt: skip
+    lookahead = len(powers) - 1
+    for row in range(len(index)):
+        step = index[row]
+        if step < 0:
+            first[row], next_index[row], action[row] = 0, -1, 0
+            reward[row], discount[row], terminated[row], truncated[row] = 0, 0, False, False
+            continue
+        episode = _route(starts, step)
+        stop = starts[episode + 1]
+        ahead = min(lookahead, stop - step)
+        total = 0.0
+        for j in range(ahead):
+            total += powers[j] * np.float64(_float32(reward_bases, offsets, step + j))
+        over = step + ahead == stop
+        first[row] = starts[episode]
+        next_index[row] = -1 if over else step + ahead
+        action[row] = carray(_pointer(_place(action_bases, offsets, step, 4)), (1,), np.int32)[0]
+        reward[row] = total
+        terminated[row] = over and terminal_end[episode]
+        truncated[row] = over and not terminal_end[episode]
+        discount[row] = 0.0 if terminated[row] else powers[ahead]
+
+
+@kernel
+def returns_to_go(index, starts, gamma, offsets, reward_bases, out):
+    for row in range(len(index)):
+        step = index[row]
+        total = 0.0
+        if step >= 0:
+            episode = _route(starts, step)
+            for later in range(starts[episode + 1] - 1, step - 1, -1):
+                total = np.float64(_float32(reward_bases, offsets, later)) + gamma * total
+        out[row] = total
+
+
+@kernel
+def _high_product(a, b):
+    """Return the high 64 bits of the 128-bit product of two uint64."""
+    half = np.uint64(32)
+    low = np.uint64(0xFFFFFFFF)
+    a_high, a_low = a >> half, a & low
+    b_high, b_low = b >> half, b & low
+    middle = a_high * b_low + ((a_low * b_low) >> half)
+    other = a_low * b_high + (middle & low)
+    return a_high * b_high + (middle >> half) + (other >> half)
+
+
+@kernel
+def draw(words, cumulative, first, out):
+    total = np.uint64(cumulative[len(cumulative) - 1])
+    for row in range(len(words)):
+        number = np.int64(_high_product(words[row], total))
+        episode = _route(cumulative, number)
+        out[row] = first[episode] + (number - cumulative[episode])
+
+
+@kernel
+def draw_by_episode(words, nonempty, cumulative, first, out):
+    episodes = np.uint64(len(nonempty))
+    for row in range(len(words)):
+        episode = nonempty[np.int64(_high_product(words[row, 0], episodes))]
+        count = np.uint64(cumulative[episode + 1] - cumulative[episode])
+        out[row] = first[episode] + np.int64(_high_product(words[row, 1], count))

@@ -1,0 +1,163 @@
+"""The kernels in plain NumPy: slow, obvious, and the specification of `compiled`."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+
+
+def _row(bases: np.ndarray, offsets: np.ndarray, step: int, size: int, dtype: np.dtype) -> np.ndarray:
+    """View the `size` values of one step's row."""
+    shard = np.searchsorted(offsets, step, side="right") - 1
+    place = int(bases[shard]) + int(step - offsets[shard]) * size * np.dtype(dtype).itemsize
+    raw = (ctypes.c_uint8 * (size * np.dtype(dtype).itemsize)).from_address(place)
+    return np.frombuffer(raw, dtype)
+
+
+def frames(bases, offsets, index, out):
+    """Gather rows.
+
+    Args:
+        bases: uintp[shards].
+        offsets: int64[shards + 1].
+        index: int64[B], -1 for zeros.
+        out: uint8[B, row bytes].
+    """
+    for row, step in enumerate(index):
+        out[row] = _row(bases, offsets, step, out.shape[1], np.uint8) if step >= 0 else 0
+
+
+def pairs(bases, offsets, index, next_index, out, next_out):
+    """Gather two rows each, as `frames`."""
+    frames(bases, offsets, index, out)
+    frames(bases, offsets, next_index, next_out)
+
+
+def stacks(bases, offsets, index, first, blank, out):
+    """Gather the last S frames up to each step, newest last.
+
+    Args:
+        bases: uintp[shards].
+        offsets: int64[shards + 1].
+        index: int64[B], -1 for zeros.
+        first: int64[B], frames before this step are zeros.
+        blank: [pixels], zeros of the frames' dtype.
+        out: [B, pixels, S].
+    """
+    depth = out.shape[2]
+    for row, step in enumerate(index):
+        for back in range(depth):
+            shown = blank
+            if step >= 0 and step - back >= first[row]:
+                shown = _row(bases, offsets, step - back, len(blank), blank.dtype)
+            out[row, :, depth - 1 - back] = shown
+
+
+def stack_pairs(bases, offsets, index, next_index, first, blank, out, next_out):
+    """Gather two stacks each, as `stacks`."""
+    stacks(bases, offsets, index, first, blank, out)
+    stacks(bases, offsets, next_index, first, blank, next_out)
+
+
+def steps(
+    index, starts, terminal_end, powers, offsets, action_bases, reward_bases,
+    first, next_index, action, reward, discount, terminated, truncated,
+):  # fmt: skip
+    """Work out everything about steps but their frames, looking n steps ahead.
+
+    With n = len(powers) - 1 and m the smaller of n and the steps left in the episode, the reward
+    is the sum of gamma**j r[t+j] for j < m; the next observation is that of step t+m, if the
+    episode has it. If not, the episode ended: by a terminal (discount 0), or it is cut.
+
+    Args:
+        index: int64[B], -1 for zeros.
+        starts: int64[E + 1], first step of each episode, and the steps in all.
+        terminal_end: bool[E], the episode ends by a terminal.
+        powers: float64[n + 1], powers of gamma.
+        offsets: int64[shards + 1].
+        action_bases: uintp[shards], of the int32 column.
+        reward_bases: uintp[shards], of the float32 column.
+        first: int64[B], out: first step of the episode.
+        next_index: int64[B], out: step of the next observation, -1 where there is none.
+        action: int32[B], out.
+        reward: float32[B], out, summed in float64.
+        discount: float32[B], out: gamma**m, 0 at a terminal.
+        terminated: bool[B], out: a terminal is among the m steps.
+        truncated: bool[B], out: the episode is cut among them.
+    """
+    lookahead = len(powers) - 1
+    for row, step in enumerate(index):
+        if step < 0:
+            first[row], next_index[row], action[row] = 0, -1, 0
+            reward[row], discount[row], terminated[row], truncated[row] = 0, 0, False, False
+            continue
+        episode = np.searchsorted(starts, step, side="right") - 1
+        stop = starts[episode + 1]
+        ahead = min(lookahead, stop - step)
+        total = 0.0
+        for j in range(ahead):
+            total += powers[j] * float(_row(reward_bases, offsets, step + j, 1, np.float32)[0])
+        over = step + ahead == stop
+        first[row] = starts[episode]
+        next_index[row] = -1 if over else step + ahead
+        action[row] = _row(action_bases, offsets, step, 1, np.int32)[0]
+        reward[row] = total
+        terminated[row] = over and terminal_end[episode]
+        truncated[row] = over and not terminal_end[episode]
+        discount[row] = 0.0 if terminated[row] else powers[ahead]
+
+
+def returns_to_go(index, starts, gamma, offsets, reward_bases, out):
+    """Sum the discounted rewards from each step to its episode's end: G = r + gamma G'.
+
+    Args:
+        index: int64[B], -1 for zeros.
+        starts: int64[E + 1].
+        gamma: The discount per step.
+        offsets: int64[shards + 1].
+        reward_bases: uintp[shards], of the float32 column.
+        out: float32[B], summed in float64 from the end backwards.
+    """
+    for row, step in enumerate(index):
+        total = 0.0
+        if step >= 0:
+            episode = np.searchsorted(starts, step, side="right") - 1
+            for later in range(starts[episode + 1] - 1, step - 1, -1):
+                total = float(_row(reward_bases, offsets, later, 1, np.float32)[0]) + gamma * total
+        out[row] = total
+
+
+def draw(words, cumulative, first, out):
+    """Turn random words into steps, each of the legal ones as likely as any other.
+
+    The number drawn is the high half of word x total, so nothing is ever rejected; its bias is
+    below total / 2**64.
+
+    Args:
+        words: uint64[B], random.
+        cumulative: int64[E + 1], legal steps before each episode, and in all.
+        first: int64[E], first legal step of each episode.
+        out: int64[B], out.
+    """
+    total = int(cumulative[-1])
+    for row, word in enumerate(words):
+        number = (int(word) * total) >> 64
+        episode = np.searchsorted(cumulative, number, side="right") - 1
+        out[row] = first[episode] + (number - cumulative[episode])
+
+
+def draw_by_episode(words, nonempty, cumulative, first, out):
+    """Turn random words into steps: an episode first, then one of its legal steps.
+
+    Args:
+        words: uint64[B, 2], random.
+        nonempty: int64[K], the episodes that have legal steps.
+        cumulative: int64[E + 1], as for `draw`.
+        first: int64[E].
+        out: int64[B], out.
+    """
+    for row, (word, other) in enumerate(words):
+        episode = nonempty[(int(word) * len(nonempty)) >> 64]
+        count = int(cumulative[episode + 1] - cumulative[episode])
+        out[row] = first[episode] + ((int(other) * count) >> 64)

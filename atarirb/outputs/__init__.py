@@ -1,0 +1,1 @@
+"""Batches as other libraries' arrays; each module imports its library when it is first used."""

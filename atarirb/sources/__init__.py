@@ -1,0 +1,43 @@
+"""Where replay logs come from: one module per layout, all with the face of `OriginalLogs`."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+from atarirb import catalog
+from atarirb.errors import SourceNotFoundError
+from atarirb.sources.original import Column, OriginalLogs, Survey
+
+__all__ = ["Column", "OriginalLogs", "Survey", "find", "run_name"]
+
+
+def find(source: str | os.PathLike[str]) -> OriginalLogs:
+    """Find the replay logs at a path or URI: a run's directory or its ``replay_logs``.
+
+    Raises:
+        SourceNotFoundError: There are none; the message says what was expected.
+    """
+    from fsspec.core import url_to_fs
+    from fsspec.implementations.local import LocalFileSystem
+
+    text = os.fspath(source)
+    if "://" in text:
+        filesystem, path = url_to_fs(text)
+    else:  # a plain path may hold any character, also those that mean something in a URI
+        filesystem, path = LocalFileSystem(), os.path.abspath(text)
+    try:
+        return OriginalLogs(filesystem, path)
+    except SourceNotFoundError as error:
+        name = run_name(text)
+        if "no such directory" in str(error) and name.split("/")[0] not in catalog.games():
+            raise SourceNotFoundError(f"{error}; {catalog.suggestion(name)}") from None
+        raise
+
+
+def run_name(source: str | os.PathLike[str]) -> str:
+    """Return the id a source's path names: ``"Pong/1"`` for ``logs/Pong/1/replay_logs``."""
+    parts = [part for part in pathlib.PurePosixPath(os.fspath(source)).parts if part not in ("/", ".")]
+    if parts and parts[-1] == "replay_logs":
+        parts.pop()
+    return "/".join(parts[-2:])

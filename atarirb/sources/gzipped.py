@@ -1,0 +1,179 @@
+"""Streaming of one gzipped ``.npy``, row by row, in little memory.
+
+A column of the logs is one gzip stream that holds one ``.npy``. Its trailer's length is modulo
+2**32 and useless for columns of 7 GB, so the shape is taken from the ``.npy`` header, and the end
+of the stream is always read: a file cut short, even inside its trailer, is an error and never a
+shorter column. Objects that were already decompressed on their way here (some stores do that) are
+recognised by their first bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import zlib
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.lib import format as npy
+from zlib_ng import gzip_ng, zlib_ng
+
+from atarirb.errors import LogError
+
+#: Bytes of decoded rows held at a time.
+CHUNK_BYTES = 4 << 20
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_NPY_MAGIC = b"\x93NUMPY"
+
+
+class NpyStream:
+    """The rows of one column, from first to last, once.
+
+    Args:
+        raw: The file's bytes, opened for reading; closed with the stream.
+        name: The file's name, for messages.
+        on_bytes: Called with the count of compressed bytes after each read of the file.
+
+    Attributes:
+        shape: The array's shape.
+        dtype: The array's dtype.
+
+    Raises:
+        LogError: It is neither gzip nor npy, or its header cannot be used.
+    """
+
+    def __init__(self, raw: io.IOBase, name: str, on_bytes: Callable[[int], None] | None = None):
+        self.name = name
+        self._raw = raw
+        counted = _Counted(raw, on_bytes)
+        try:
+            magic = counted.peek(len(_NPY_MAGIC))
+            if magic.startswith(_GZIP_MAGIC):
+                self._file: io.IOBase = gzip_ng.GzipNGFile(fileobj=counted, mode="rb")
+            elif magic == _NPY_MAGIC:
+                self._file = counted
+            else:
+                raise LogError(f"{name}: neither gzip nor npy; it begins with {magic!r}")
+            self.shape, self.dtype = self._header()
+        except BaseException:
+            raw.close()
+            raise
+
+    def _header(self) -> tuple[tuple[int, ...], np.dtype]:
+        with _readable(self.name):
+            try:
+                version = npy.read_magic(self._file)
+                read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+                shape, fortran, dtype = read(self._file)
+            except ValueError as error:
+                raise LogError(f"{self.name}: not an npy array: {error}") from error
+        if dtype.hasobject:
+            raise LogError(f"{self.name}: holds pickled objects, which are never read")
+        if fortran and len(shape) > 1:
+            raise LogError(f"{self.name}: stored in Fortran order, expected C order")
+        return shape, dtype
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return self.dtype.itemsize * math.prod(self.shape[1:])
+
+    def chunks(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield ``(first row, rows)`` to the end; `rows` is overwritten by the next one.
+
+        Raises:
+            LogError: The file is damaged, cut short or longer than its header says.
+        """
+        total = self.shape[0]
+        per_chunk = max(1, min(total, CHUNK_BYTES // max(1, self.row_bytes)))
+        buffer = np.empty((per_chunk, *self.shape[1:]), self.dtype)
+        for first in range(0, total, per_chunk):
+            rows = buffer[: min(per_chunk, total - first)]
+            self._fill(rows, first)
+            yield first, rows
+        self._finish()
+
+    def scalar(self) -> np.ndarray:
+        """Read a small array whole, of any shape."""
+        values = np.empty(self.shape, self.dtype)
+        self._fill(values, 0)
+        self._finish()
+        return values
+
+    def _fill(self, rows: np.ndarray, first: int) -> None:
+        view = memoryview(rows.reshape(-1).view(np.uint8))
+        done = 0
+        with _readable(self.name):
+            while done < len(view):
+                count = self._file.readinto(view[done:])
+                if not count:
+                    row = first + done // max(1, self.row_bytes)
+                    raise LogError(
+                        f"{self.name}: ends at row {row:,}, expected {self.shape} rows of {self.dtype}"
+                    )
+                done += count
+
+    def _finish(self) -> None:
+        """Read the end of the stream, where gzip keeps its checksum."""
+        with _readable(self.name):
+            if self._file.read(1):
+                raise LogError(f"{self.name}: longer than its header says, {self.shape} of {self.dtype}")
+
+    def close(self) -> None:
+        """Close the file; further calls do nothing."""
+        self._file.close()
+        self._raw.close()
+
+    def __enter__(self) -> NpyStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Counted(io.RawIOBase):
+    """A file that reports what is read from it and can show its first bytes beforehand."""
+
+    def __init__(self, raw: io.IOBase, on_bytes: Callable[[int], None] | None):
+        self._inner = raw
+        self._on_bytes = on_bytes
+        self._head = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def peek(self, count: int) -> bytes:
+        self._head = self._inner.read(count)
+        return self._head
+
+    def readinto(self, buffer: memoryview) -> int:
+        head = self._head
+        if head:
+            count = min(len(head), len(buffer))
+            buffer[:count] = head[:count]
+            self._head = head[count:]
+        else:
+            data = self._inner.read(len(buffer))
+            count = len(data)
+            buffer[:count] = data
+        if self._on_bytes and count:
+            self._on_bytes(count)
+        return count
+
+
+class _readable:
+    """Turn what a decompressor raises into a `LogError` that names the file."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        if isinstance(error, EOFError):
+            raise LogError(f"{self.name}: cut short: {error}") from error
+        # A damaged gzip header is BadGzipFile (an OSError), damaged data zlib's error.
+        if isinstance(error, (gzip_ng.BadGzipFile, zlib_ng.error, zlib.error)):
+            raise LogError(f"{self.name}: damaged: {error}") from error

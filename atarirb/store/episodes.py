@@ -1,0 +1,76 @@
+"""The episode table: where each episode begins and how it ends.
+
+An episode is cut wherever the next step in the dataset does not follow the last one in the play:
+at a hole in the log, at the edge of a selection of splits, at the log's end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from atarirb.catalog import TIME_LIMIT
+from atarirb.store.manifest import EPISODE, ShardRecord
+
+_ROWS = 1 << 20
+
+
+def episode_table(
+    shards: Sequence[ShardRecord], terminals: Sequence[np.ndarray], rewards: Sequence[np.ndarray]
+) -> np.ndarray:
+    """Work the table out from the shards' columns.
+
+    Args:
+        shards: Records, in step order.
+        terminals: uint8[steps] of each.
+        rewards: float32[steps] of each.
+
+    Returns:
+        EPISODE[E], in step order; the episodes cover every step once.
+    """
+    boundaries = []  # (first step of an episode, its head is cut)
+    ends = []  # steps that are terminal
+    offset = 0
+    stop_before = None
+    for shard, terminal in zip(shards, terminals, strict=True):
+        if shard.steps:
+            joined = shard.head == "continues" and shard.adds[0] == stop_before
+            if not joined:
+                boundaries.append((offset, shard.head != "start"))
+            found = np.concatenate(
+                [
+                    first + np.flatnonzero(terminal[first : first + _ROWS])
+                    for first in range(0, shard.steps, _ROWS)
+                ]
+            )
+            ends.append(offset + found)
+        offset += shard.steps
+        stop_before = shard.adds[1]
+    if not offset:
+        return np.zeros(0, EPISODE)
+    end = np.concatenate(ends)
+    starts = np.concatenate([end[end + 1 < offset] + 1, [first for first, _ in boundaries]])
+    starts = np.unique(starts.astype(np.int64))
+    table = np.zeros(len(starts), EPISODE)
+    table["start"] = starts
+    table["length"] = np.diff(np.append(starts, offset))
+    table["head_cut"] = np.isin(starts, [first for first, cut in boundaries if cut])
+    table["terminal"] = np.isin(starts + table["length"] - 1, end)
+    table["time_limit"] = table["terminal"] & ~table["head_cut"] & (table["length"] == TIME_LIMIT)
+    _add_returns(table, rewards)
+    return table
+
+
+def _add_returns(table: np.ndarray, rewards: Sequence[np.ndarray]) -> None:
+    """Sum the rewards of each episode, a bounded number of rows at a time."""
+    offset = 0
+    for reward in rewards:
+        for first in range(0, len(reward), _ROWS):
+            rows = np.asarray(reward[first : first + _ROWS], np.float64)
+            lo = offset + first
+            inside = np.searchsorted(table["start"], lo, side="right") - 1
+            last = np.searchsorted(table["start"], lo + len(rows), side="left")
+            starts = np.maximum(table["start"][inside:last] - lo, 0)
+            table["return"][inside:last] += np.add.reduceat(rows, starts)
+        offset += len(reward)

@@ -1,0 +1,239 @@
+"""``dataset.json`` and ``shard.json``: what a dataset holds, format version 1.
+
+A dataset is a directory::
+
+    dataset.json    the manifest, written last: a directory without it is not a dataset
+    episodes.npy    one row per episode, see `EPISODE`
+    00000/          one shard per split, named by its number
+        shard.json  its own record, the same as in the manifest
+        action.npy  reward.npy  terminal.npy  slot.npy  <extra columns>.npy
+        observation.npy, or the files of another codec
+
+All shards' steps, one after the other, are the dataset's index space 0 .. N-1. Columns:
+
+    action    int32    index into the game's minimal action set
+    reward    float32  as logged, so clipped to {-1, 0, 1} where the collecting agent clipped
+    terminal  uint8    1 at game over and at the 27,000-step cap
+    slot      int32    the row in the source files
+
+``adds`` of a shard are the run's add numbers that it accounts for (see `atarirb.timeline`): two
+shards are neighbours if one's end is the other's beginning. ``head`` says how the shard's first
+step stands to the step before it in the log: "start" of an episode, "continues", or "cut".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from atarirb.errors import DatasetError, DatasetNotFoundError
+from atarirb.store.files import FileRecord, write_file
+
+FORMAT_VERSION = 1
+MANIFEST = "dataset.json"
+RECORD = "shard.json"
+EPISODES = "episodes.npy"
+
+#: The columns of every shard beside the frames.
+COLUMNS = {
+    "action": np.dtype(np.int32),
+    "reward": np.dtype(np.float32),
+    "terminal": np.dtype(np.uint8),
+    "slot": np.dtype(np.int32),
+}
+
+#: One episode: consecutive steps of one life of the game.
+#:   start       first step
+#:   length      steps
+#:   return      undiscounted sum of the logged rewards, which in the public logs are clipped
+#:   head_cut    its beginning is lost
+#:   terminal    it ended by a terminal; False: it is cut, what came after is not known
+#:   time_limit  it has exactly the 27,000 steps of the cap: the terminal is the time limit's
+EPISODE = np.dtype(
+    [
+        ("start", "<i8"),
+        ("length", "<i8"),
+        ("return", "<f8"),
+        ("head_cut", "?"),
+        ("terminal", "?"),
+        ("time_limit", "?"),
+    ]
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ColumnRecord:
+    """Shape of one row, and dtype, of a column."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShardRecord:
+    """What the manifest keeps of a shard.
+
+    Attributes:
+        split: Number of the split it was made from; its directory's name.
+        steps: Steps it holds.
+        adds: (first, stop) add numbers it accounts for.
+        capacity: Rows of the source files.
+        head: "start", "continues" or "cut".
+        clipped: All its rewards are -1, 0 or 1.
+        files: Its files.
+        source: Fingerprints of the source files, by column.
+    """
+
+    split: int
+    steps: int
+    adds: tuple[int, int]
+    capacity: int
+    head: str
+    clipped: bool
+    files: dict[str, FileRecord]
+    source: dict[str, str]
+
+    @property
+    def directory(self) -> str:
+        """Name of the shard's directory."""
+        return f"{self.split:05d}"
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its files."""
+        return sum(file.bytes for file in self.files.values())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What a dataset holds.
+
+    Attributes:
+        name: The run's id, as ``"Pong/1"``.
+        layout: Layout of the source files.
+        codec: How frames are kept.
+        frame: Shape and dtype of a frame.
+        extra: Extra columns by name.
+        writer_stack: Frames the log's writer stacked.
+        steps: Steps in all.
+        rewards_clipped: All rewards are -1, 0 or 1: clipped by the collecting agent.
+        episodes: Rows of ``episodes.npy``.
+        episodes_file: That file.
+        shards: The shards, in step order.
+        format_version: Of this description.
+    """
+
+    name: str
+    layout: str
+    codec: str
+    frame: ColumnRecord
+    extra: dict[str, ColumnRecord]
+    writer_stack: int
+    steps: int
+    rewards_clipped: bool
+    episodes: int
+    episodes_file: FileRecord
+    shards: tuple[ShardRecord, ...]
+    format_version: int = FORMAT_VERSION
+
+    @property
+    def holes(self) -> int:
+        """Places between shards where steps of the run are missing."""
+        pairs = zip(self.shards, self.shards[1:], strict=False)
+        return sum(before.adds[1] != after.adds[0] for before, after in pairs)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all shards and the episode table."""
+        return self.episodes_file.bytes + sum(shard.bytes for shard in self.shards)
+
+
+def write_manifest(directory: pathlib.Path, manifest: Manifest) -> None:
+    """Write ``dataset.json``; from then on the directory is a dataset."""
+    write_file(directory / MANIFEST, _dump(manifest))
+
+
+def write_record(directory: pathlib.Path, record: ShardRecord) -> None:
+    """Write ``shard.json`` into a shard's directory."""
+    write_file(directory / RECORD, _dump(record))
+
+
+def read_manifest(directory: pathlib.Path) -> Manifest:
+    """Read the manifest of the dataset in a directory.
+
+    Raises:
+        DatasetNotFoundError: The directory is missing or holds no dataset.
+        DatasetError: The manifest is damaged, or of a later format.
+    """
+    path = directory / MANIFEST
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        raise DatasetNotFoundError(_what_is_there(directory)) from None
+    try:
+        content = json.loads(text)
+        version = content.get("format_version")
+    except (ValueError, AttributeError) as error:
+        raise DatasetError(f"{path}: not a manifest: {error}") from error
+    if version != FORMAT_VERSION:
+        raise DatasetError(f"{path}: format version {version}, this atarirb reads version {FORMAT_VERSION}")
+    try:
+        return Manifest(
+            **{
+                **content,
+                "frame": _column(content["frame"]),
+                "extra": {name: _column(entry) for name, entry in content["extra"].items()},
+                "episodes_file": FileRecord(**content["episodes_file"]),
+                "shards": tuple(_record(entry) for entry in content["shards"]),
+            }
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DatasetError(f"{path}: damaged: {type(error).__name__}: {error}") from error
+
+
+def read_record(directory: pathlib.Path) -> ShardRecord | None:
+    """Read a shard's own record; None if there is no finished shard in the directory."""
+    try:
+        return _record(json.loads((directory / RECORD).read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _what_is_there(directory: pathlib.Path) -> str:
+    """Say why a directory is not a dataset, and what to do."""
+    if not directory.is_dir():
+        return f"no dataset at {str(directory)!r}: there is no such directory"
+    if (
+        any(path.suffix == ".gz" for path in directory.glob("*_ckpt.*"))
+        or (directory / "replay_logs").is_dir()
+    ):
+        return (
+            f"no dataset at {str(directory)!r}: these are replay logs; make a dataset of them with\n"
+            f"  atarirb ingest {directory} DATASET"
+        )
+    if any(read_record(path) for path in directory.glob("[0-9]*")) or (directory / ".ingest").is_dir():
+        return (
+            f"no dataset at {str(directory)!r}: its ingest did not finish; the same "
+            f"'atarirb ingest' command goes on with it"
+        )
+    return (
+        f"no dataset at {str(directory)!r}: there is no {MANIFEST} in it; make one with\n"
+        f"  atarirb ingest REPLAY_LOGS {directory}"
+    )
+
+
+def _dump(record: Manifest | ShardRecord) -> bytes:
+    return (json.dumps(dataclasses.asdict(record), indent=1) + "\n").encode()
+
+
+def _column(entry: dict[str, Any]) -> ColumnRecord:
+    return ColumnRecord(shape=tuple(entry["shape"]), dtype=entry["dtype"])
+
+
+def _record(entry: dict[str, Any]) -> ShardRecord:
+    files = {name: FileRecord(**record) for name, record in entry["files"].items()}
+    return ShardRecord(**{**entry, "adds": tuple(entry["adds"]), "files": files})

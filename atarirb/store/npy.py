@@ -1,0 +1,141 @@
+"""Plain ``.npy`` files: written row by row in any order, and mapped.
+
+Every column of a shard, raw frames included, is one C-contiguous ``.npy`` of format 1.0 whose data
+begin at a multiple of 64 bytes, so ``numpy.load(..., mmap_mode="r")`` reads it with no atarirb at
+hand and its rows can be given to kernels as they are.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import mmap
+import os
+import pathlib
+
+import numpy as np
+from numpy.lib import format as npy
+from zlib_ng import zlib_ng
+
+from atarirb.errors import DatasetError
+from atarirb.store.files import FileRecord
+
+
+def header(shape: tuple[int, ...], dtype: np.dtype) -> bytes:
+    """Return the bytes before the data: magic, version and description, padded to 64."""
+    file = io.BytesIO()
+    description = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    npy.write_array_header_1_0(file, description)
+    return file.getvalue()
+
+
+class NpyWriter:
+    """Write an array whose rows come in runs, each run at its own place.
+
+    The checksum is kept while writing: runs that touch are joined as they come, the rest at the end.
+
+    Args:
+        path: The file to make.
+        shape: Of the whole array.
+        dtype: Of its values.
+    """
+
+    def __init__(self, path: pathlib.Path, shape: tuple[int, ...], dtype: np.dtype):
+        self.path = path
+        self.shape = shape
+        self.dtype = np.dtype(dtype)
+        self._header = header(shape, self.dtype)
+        self._row_bytes = self.dtype.itemsize * math.prod(shape[1:])
+        self._runs: list[list[int]] = []  # [first byte, bytes, crc], in the order written
+        self._file = open(path, "xb", buffering=0)
+        try:
+            self._put(self._header, 0)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def write(self, rows: np.ndarray, at: int) -> None:
+        """Write `rows`, C-contiguous and of the array's dtype, as rows `at`, `at` + 1, ..."""
+        if len(rows):
+            data = memoryview(rows.reshape(-1).view(np.uint8))
+            self._put(data, len(self._header) + at * self._row_bytes)
+
+    def _put(self, data: bytes | memoryview, at: int) -> None:
+        run = self._runs[-1] if self._runs else None
+        if run and run[0] + run[1] == at:
+            run[1:] = run[1] + len(data), zlib_ng.crc32(data, run[2])
+        else:
+            self._runs.append([at, len(data), zlib_ng.crc32(data)])
+        while data:
+            count = os.pwrite(self._file.fileno(), data, at)
+            data, at = data[count:], at + count
+
+    def close(self) -> FileRecord:
+        """Check that every row was written, flush the file to the disk and describe it."""
+        with self._file:
+            total, crc = 0, 0
+            for first, length, run_crc in sorted(self._runs):
+                if first != total:
+                    raise AssertionError(f"{self.path}: byte {total} was not written, {first} was")
+                crc = zlib_ng.crc32_combine(crc, run_crc, length)
+                total += length
+            expected = len(self._header) + self.shape[0] * self._row_bytes
+            if total != expected or os.fstat(self._file.fileno()).st_size != expected:
+                raise AssertionError(f"{self.path}: {total} bytes written, expected {expected}")
+            os.fsync(self._file.fileno())
+        return FileRecord(bytes=total, crc32=f"{crc:08x}")
+
+    def abandon(self) -> None:
+        """Close the file as it is."""
+        self._file.close()
+
+
+def map_npy(
+    path: pathlib.Path, shape: tuple[int, ...], dtype: np.dtype, *, random: bool = False
+) -> np.ndarray:
+    """Map a file read-only, checking that it is whole and what it should be.
+
+    Args:
+        path: The file.
+        shape: The shape it must have.
+        dtype: The dtype it must have.
+        random: It is read in no order: without this advice the system reads ahead at every miss,
+            which makes random reads of a file larger than memory many times slower.
+
+    Raises:
+        DatasetError: It is missing, shorter or longer than `shape` needs, or of another dtype or shape.
+    """
+    expected = header(shape, np.dtype(dtype))
+    size = len(expected) + np.dtype(dtype).itemsize * math.prod(shape)
+    try:
+        with open(path, "rb", buffering=0) as file:
+            found = os.fstat(file.fileno()).st_size
+            start = file.read(len(expected))
+            if start != expected:
+                offset = _check_description(path, file, shape, np.dtype(dtype))
+                size += offset - len(expected)
+            else:
+                offset = len(expected)
+            if found != size:
+                raise DatasetError(f"{path}: {found:,} bytes, expected {size:,}; it is damaged")
+            mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    except FileNotFoundError:
+        raise DatasetError(f"{path}: missing, though the manifest lists it") from None
+    if random and hasattr(mmap, "MADV_RANDOM"):
+        mapped.madvise(mmap.MADV_RANDOM)
+    count = math.prod(shape)
+    return np.frombuffer(mapped, dtype, count=count, offset=offset).reshape(shape)
+
+
+def _check_description(path: pathlib.Path, file: io.FileIO, shape: tuple[int, ...], dtype: np.dtype) -> int:
+    """Compare a header that is not ours to the letter; return where its data begin."""
+    file.seek(0)
+    try:
+        version = npy.read_magic(file)
+        read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        found_shape, fortran, found_dtype = read(file)
+    except (ValueError, EOFError) as error:
+        raise DatasetError(f"{path}: not an npy file: {error}") from error
+    if (found_shape, found_dtype) != (shape, dtype) or (fortran and len(shape) > 1):
+        raise DatasetError(f"{path}: holds {found_dtype}{list(found_shape)}, expected {dtype}{list(shape)}")
+    return file.tell()
