@@ -56,14 +56,14 @@ def available_datasets() -> list[str]:
 
 
 def game(name: str) -> Game:
-    """Look a game up by its name, or by the id of one of its runs (``"Pong/1"``).
+    """Look a game up by its name, or by the id of any run of it (``"Pong/1"``, ``"Pong/mine"``).
 
     Raises:
         UnknownGameError: It is not in the catalog; the message names the nearest that is.
     """
-    found = games().get(name.split("/")[0])
-    if found is None or not _is_run(name.partition("/")[2]):
-        raise UnknownGameError(f"unknown dataset {name!r}; {suggestion(name)}")
+    found = games().get(name.partition("/")[0])
+    if found is None:
+        raise UnknownGameError(f"unknown game {name!r}; {suggestion(name)}")
     return found
 
 
@@ -71,11 +71,8 @@ def suggestion(name: str) -> str:
     """Say which catalog id is nearest to `name`."""
     title, _, run = name.partition("/")
     by_lower = {known.lower(): known for known in games()}
-    near = difflib.get_close_matches(title.lower(), by_lower, n=1, cutoff=0.0)[0]
-    if run and not _is_run(run):
-        return f"did you mean {by_lower[near] + '/1'!r}? runs are {RUNS[0]} to {RUNS[-1]}"
-    return f"did you mean {by_lower[near] + ('/' + run if run else '')!r}?"
-
-
-def _is_run(run: str) -> bool:
-    return run == "" or run in {str(known) for known in RUNS}
+    near = by_lower[difflib.get_close_matches(title.lower(), by_lower, n=1, cutoff=0.0)[0]]
+    if not run:
+        return f"did you mean {near!r}?"
+    known_run = run if run in map(str, RUNS) else RUNS[0]
+    return f"did you mean {f'{near}/{known_run}'!r}? public runs are {RUNS[0]} to {RUNS[-1]}"

@@ -272,13 +272,13 @@ class Reader:
         return _reopen, (os.path.abspath(self._path), options)
 
     def __repr__(self) -> str:
-        state = "" if self._dataset else ", closed"
-        options = ", ".join(
-            f"{field.name}={getattr(self._options, field.name)!r}"
+        changed = [
+            f", {field.name}={getattr(self._options, field.name)!r}"
             for field in dataclasses.fields(self._options)
             if getattr(self._options, field.name) != field.default
-        )
-        return f"<atarirb.Reader {self._info.name}: {self._info.steps:,} steps{state}{', ' * bool(options)}{options}>"
+        ]
+        closed = "" if self._dataset else ", closed"
+        return f"<atarirb.Reader {self._info.name}: {self._info.steps:,} steps{closed}{''.join(changed)}>"
 
     def _opened(self) -> Dataset:
         dataset = self._dataset

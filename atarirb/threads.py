@@ -7,6 +7,7 @@ has none of them and makes its own. Callers may be many threads themselves; each
 from __future__ import annotations
 
 import concurrent.futures
+import itertools
 import os
 from collections.abc import Callable
 
@@ -15,7 +16,24 @@ import numpy as np
 #: Rows are spread only if the work moves at least this many bytes; waking a thread takes a while.
 _WORTH_BYTES = 1 << 19
 
-_executor: concurrent.futures.ThreadPoolExecutor | None = None
+
+class _Crew:
+    """The threads of this process, made when first needed."""
+
+    def __init__(self) -> None:
+        self._executor: concurrent.futures.ThreadPoolExecutor | None = None
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        self._executor = None
+
+    def executor(self) -> concurrent.futures.ThreadPoolExecutor:
+        if self._executor is None:
+            self._executor = concurrent.futures.ThreadPoolExecutor(count(), thread_name_prefix="atarirb")
+        return self._executor
+
+
+_crew = _Crew()
 
 
 def cores() -> int:
@@ -31,14 +49,6 @@ def count() -> int:
     return max(1, int(chosen)) if chosen else min(cores(), 8)
 
 
-def _forget() -> None:
-    global _executor
-    _executor = None
-
-
-os.register_at_fork(after_in_child=_forget)
-
-
 def spread(work: Callable[..., None], *arrays: np.ndarray) -> None:
     """Call ``work(*parts)`` for parts of the arrays' rows that together are all of them.
 
@@ -46,17 +56,15 @@ def spread(work: Callable[..., None], *arrays: np.ndarray) -> None:
         work: Called once per part, possibly in several threads at once.
         *arrays: Arrays of equal length; those of the last one tell how much work there is.
     """
-    global _executor
     rows = len(arrays[0])
     parts = min(count(), rows) if arrays[-1].nbytes >= _WORTH_BYTES else 1
     if parts <= 1:
         work(*arrays)
         return
-    if _executor is None:
-        _executor = concurrent.futures.ThreadPoolExecutor(count(), thread_name_prefix="atarirb")
+    executor = _crew.executor()
     edges = [rows * part // parts for part in range(parts + 1)]
-    slices = [slice(low, high) for low, high in zip(edges, edges[1:], strict=False)]
-    futures = [_executor.submit(work, *[array[part] for array in arrays]) for part in slices[1:]]
+    slices = [slice(low, high) for low, high in itertools.pairwise(edges)]
+    futures = [executor.submit(work, *[array[part] for array in arrays]) for part in slices[1:]]
     try:
         work(*[array[slices[0]] for array in arrays])
     finally:

@@ -304,8 +304,8 @@ def _portion(window: Window, adds: tuple[int, int], head: Head, runs: list[tuple
     own, stop = adds
     kept, padded = [], []
     at = own
-    for first, last in runs:
-        first, last = max(first, own), min(last, stop)
+    for run_first, run_stop in runs:
+        first, last = max(run_first, own), min(run_stop, stop)
         if first > at:
             kept.append((at, first))
         if last > first:

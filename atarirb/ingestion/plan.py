@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from atarirb import sources, timeline
 from atarirb.batch import RESERVED
@@ -105,7 +105,7 @@ def _known_stops(
     split before it changed since it was done.
     """
     known = {}
-    for before, window in zip(windows, windows[1:], strict=False):
+    for before, window in itertools.pairwise(windows):
         pair = [held.get(before.split), held.get(window.split)]
         if all(record and record.source == marks[record.split] for record in pair):
             known[window.split] = pair[1].adds[1]

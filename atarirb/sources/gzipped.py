@@ -9,6 +9,7 @@ recognised by their first bytes.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import zlib
@@ -61,7 +62,7 @@ class NpyStream:
             raise
 
     def _header(self) -> tuple[tuple[int, ...], np.dtype]:
-        with _readable(self.name):
+        with _reading(self.name):
             try:
                 version = npy.read_magic(self._file)
                 read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
@@ -104,7 +105,7 @@ class NpyStream:
     def _fill(self, rows: np.ndarray, first: int) -> None:
         view = memoryview(rows.reshape(-1).view(np.uint8))
         done = 0
-        with _readable(self.name):
+        with _reading(self.name):
             while done < len(view):
                 count = self._file.readinto(view[done:])
                 if not count:
@@ -116,7 +117,7 @@ class NpyStream:
 
     def _finish(self) -> None:
         """Read the end of the stream, where gzip keeps its checksum."""
-        with _readable(self.name):
+        with _reading(self.name):
             if self._file.read(1):
                 raise LogError(f"{self.name}: longer than its header says, {self.shape} of {self.dtype}")
 
@@ -162,18 +163,13 @@ class _Counted(io.RawIOBase):
         return count
 
 
-class _readable:
+@contextlib.contextmanager
+def _reading(name: str) -> Iterator[None]:
     """Turn what a decompressor raises into a `LogError` that names the file."""
-
-    def __init__(self, name: str):
-        self.name = name
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        if isinstance(error, EOFError):
-            raise LogError(f"{self.name}: cut short: {error}") from error
+    try:
+        yield
+    except EOFError as error:
+        raise LogError(f"{name}: cut short: {error}") from error
+    except (gzip_ng.BadGzipFile, zlib_ng.error, zlib.error) as error:
         # A damaged gzip header is BadGzipFile (an OSError), damaged data zlib's error.
-        if isinstance(error, (gzip_ng.BadGzipFile, zlib_ng.error, zlib.error)):
-            raise LogError(f"{self.name}: damaged: {error}") from error
+        raise LogError(f"{name}: damaged: {error}") from error

@@ -10,7 +10,7 @@ import numpy as np
 from atarirb import kernels
 from atarirb.errors import DatasetError
 from atarirb.store.codecs import CODECS
-from atarirb.store.manifest import COLUMNS, EPISODE, EPISODES, Manifest, read_manifest
+from atarirb.store.manifest import COLUMNS, EPISODE, EPISODES, read_manifest
 from atarirb.store.npy import map_npy
 
 

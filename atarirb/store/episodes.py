@@ -7,6 +7,7 @@ at a hole in the log, at the edge of a selection of splits, at the log's end.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -16,15 +17,23 @@ from atarirb.store.manifest import EPISODE, ShardRecord
 _ROWS = 1 << 20
 
 
+class Rows(Protocol):
+    """An array, or what gives its rows when sliced."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: slice, /) -> np.ndarray: ...
+
+
 def episode_table(
-    shards: Sequence[ShardRecord], terminals: Sequence[np.ndarray], rewards: Sequence[np.ndarray]
+    shards: Sequence[ShardRecord], terminals: Sequence[Rows], rewards: Sequence[Rows]
 ) -> np.ndarray:
     """Work the table out from the shards' columns.
 
     Args:
         shards: Records, in step order.
-        terminals: uint8[steps] of each.
-        rewards: float32[steps] of each.
+        terminals: uint8[steps] of each; sliced a bounded number of rows at a time.
+        rewards: float32[steps] of each, likewise.
 
     Returns:
         EPISODE[E], in step order; the episodes cover every step once.
@@ -38,13 +47,10 @@ def episode_table(
             joined = shard.head == "continues" and shard.adds[0] == stop_before
             if not joined:
                 boundaries.append((offset, shard.head != "start"))
-            found = np.concatenate(
-                [
-                    first + np.flatnonzero(terminal[first : first + _ROWS])
-                    for first in range(0, shard.steps, _ROWS)
-                ]
-            )
-            ends.append(offset + found)
+            ends += [
+                offset + first + np.flatnonzero(terminal[first : first + _ROWS])
+                for first in range(0, shard.steps, _ROWS)
+            ]
         offset += shard.steps
         stop_before = shard.adds[1]
     if not offset:
@@ -62,7 +68,7 @@ def episode_table(
     return table
 
 
-def _add_returns(table: np.ndarray, rewards: Sequence[np.ndarray]) -> None:
+def _add_returns(table: np.ndarray, rewards: Sequence[Rows]) -> None:
     """Sum the rewards of each episode, a bounded number of rows at a time."""
     offset = 0
     for reward in rewards:

@@ -24,6 +24,7 @@ step stands to the step before it in the log: "start" of an episode, "continues"
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import pathlib
 from typing import Any
@@ -143,7 +144,7 @@ class Manifest:
     @property
     def holes(self) -> int:
         """Places between shards where steps of the run are missing."""
-        pairs = zip(self.shards, self.shards[1:], strict=False)
+        pairs = itertools.pairwise(self.shards)
         return sum(before.adds[1] != after.adds[0] for before, after in pairs)
 
     @property
@@ -206,7 +207,10 @@ def read_record(directory: pathlib.Path) -> ShardRecord | None:
 def _what_is_there(directory: pathlib.Path) -> str:
     """Say why a directory is not a dataset, and what to do."""
     if not directory.is_dir():
-        return f"no dataset at {str(directory)!r}: there is no such directory"
+        return (
+            f"no dataset at {str(directory)!r}: there is no such directory; make one of replay logs with\n"
+            f"  atarirb ingest REPLAY_LOGS {directory}"
+        )
     if (
         any(path.suffix == ".gz" for path in directory.glob("*_ckpt.*"))
         or (directory / "replay_logs").is_dir()

@@ -47,7 +47,7 @@ class NpyWriter:
         self._header = header(shape, self.dtype)
         self._row_bytes = self.dtype.itemsize * math.prod(shape[1:])
         self._runs: list[list[int]] = []  # [first byte, bytes, crc], in the order written
-        self._file = open(path, "xb", buffering=0)
+        self._file = open(path, "xb", buffering=0)  # noqa: SIM115
         try:
             self._put(self._header, 0)
         except BaseException:
@@ -88,6 +88,41 @@ class NpyWriter:
     def abandon(self) -> None:
         """Close the file as it is."""
         self._file.close()
+
+
+class NpyRows:
+    """Rows of a file, read when sliced and not kept, unlike a map's, which count as memory in use.
+
+    Args:
+        path: A file that `NpyWriter` wrote.
+        shape: Its shape.
+        dtype: Its dtype.
+    """
+
+    def __init__(self, path: pathlib.Path, shape: tuple[int, ...], dtype: np.dtype):
+        self.path = path
+        self.shape = shape
+        self.dtype = np.dtype(dtype)
+        self._offset = len(header(shape, self.dtype))
+        self._row_bytes = self.dtype.itemsize * math.prod(shape[1:])
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        first, stop, step = rows.indices(len(self))
+        if step != 1:
+            raise ValueError(f"rows {rows}: expected a step of 1")
+        out = np.empty((max(0, stop - first), *self.shape[1:]), self.dtype)
+        with open(self.path, "rb", buffering=0) as file:
+            file.seek(self._offset + first * self._row_bytes)
+            view = memoryview(out.reshape(-1).view(np.uint8))
+            while view:
+                count = file.readinto(view)
+                if not count:
+                    raise DatasetError(f"{self.path}: ends before row {stop:,}")
+                view = view[count:]
+        return out
 
 
 def map_npy(

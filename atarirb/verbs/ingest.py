@@ -32,7 +32,7 @@ from atarirb.store import codecs
 from atarirb.store import manifest as store
 from atarirb.store.episodes import episode_table
 from atarirb.store.files import FileRecord, checksum, write_file
-from atarirb.store.npy import header, map_npy
+from atarirb.store.npy import NpyRows, header
 from atarirb.threads import cores
 
 _log = logging.getLogger(__name__)
@@ -239,7 +239,7 @@ def _finish(
     shards = tuple(record for record in records if record is not None)
     columns = {
         column: [
-            map_npy(directory / shard.directory / f"{column}.npy", (shard.steps,), store.COLUMNS[column])
+            NpyRows(directory / shard.directory / f"{column}.npy", (shard.steps,), store.COLUMNS[column])
             for shard in shards
         ]
         for column in ("terminal", "reward")

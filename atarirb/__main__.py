@@ -1,0 +1,7 @@
+"""``python -m atarirb``."""
+
+import sys
+
+from atarirb.cli import main
+
+sys.exit(main())

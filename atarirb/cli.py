@@ -1,0 +1,178 @@
+"""The command line: ``atarirb VERB ...``, also ``python -m atarirb``.
+
+Results go to stdout; progress, logs and errors to stderr. Exit status: 0 done, 1 failed, 2 wrong
+usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import logging
+import math
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import atarirb
+from atarirb.errors import ArgumentError, AtarirbError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one verb and return the exit status."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    logging.basicConfig(
+        level=logging.ERROR if options.quiet else logging.WARNING, format="%(levelname)s: %(message)s"
+    )
+    try:
+        return options.run(options)
+    except KeyboardInterrupt:
+        print(f"interrupted{options.when_interrupted}", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except ArgumentError as error:
+        print(f"atarirb {options.verb}: {error}", file=sys.stderr)
+        return 2
+    except (AtarirbError, OSError) as error:
+        print(f"atarirb {options.verb}: {error}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="atarirb", description="Exact, fast batches from logged Atari replay."
+    )
+    parser.add_argument("--version", action="version", version=f"atarirb {atarirb.__version__}")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+
+    def add(name: str, run: Any, summary: str, *, reads: bool = True) -> argparse.ArgumentParser:
+        verb = verbs.add_parser(name, help=summary, description=summary)
+        verb.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
+        if reads:
+            verb.add_argument("--json", action="store_true", help="print the result as JSON")
+        verb.set_defaults(run=run, json=False, when_interrupted="")
+        return verb
+
+    ingest = add("ingest", _ingest, "Turn replay logs into a dataset.")
+    ingest.add_argument("source", help="a run's directory, or its replay_logs")
+    ingest.add_argument("out", help="the dataset's directory")
+    ingest.add_argument("--splits", type=_splits, metavar="0-9,12", help="only these splits")
+    ingest.add_argument("--workers", type=int, metavar="N", help="splits at a time (default: one per core)")
+    ingest.add_argument("--codec", default=None, help="how frames are kept (default: raw)")
+    ingest.add_argument("--name", help="the run's id (default: from the source's path)")
+    ingest.set_defaults(when_interrupted="; the same command goes on from here")
+
+    show = add("show", _show, "Show what a dataset is.")
+    show.add_argument("dataset")
+
+    verify = add("verify", _verify, "Check a dataset's files against its manifest.")
+    verify.add_argument("dataset")
+    verify.add_argument("--deep", action="store_true", help="check also what must hold of every value")
+
+    preview = add("preview", _preview, "Draw an episode as a contact sheet.")
+    preview.add_argument("dataset")
+    preview.add_argument("-o", "--out", help="the picture's file")
+    preview.add_argument("--episode", type=int, metavar="K", help="which episode")
+    preview.add_argument("--start", type=int, metavar="T", help="first step shown, counted in the episode")
+    preview.add_argument("--frames", type=int, default=60, metavar="N", help="most frames shown (60)")
+    preview.add_argument("--gif", action="store_true", help="an animated GIF instead")
+
+    bench = add("bench", _bench, "Time a dataset's batches on this machine and disk.")
+    bench.add_argument("dataset")
+    bench.add_argument("-n", type=int, default=256, help="transitions of a batch (256)")
+    bench.add_argument("--seconds", type=float, default=1.0, help="spent on each figure (1)")
+
+    add("env", _env, "Show what atarirb runs on here.")
+    return parser
+
+
+def _splits(text: str) -> list[int]:
+    """Read ``0-9,12``."""
+    splits: list[int] = []
+    for part in text.split(","):
+        low, dash, high = part.strip().partition("-")
+        if not low.isdecimal() or (dash and not high.isdecimal()) or (dash and int(high) < int(low)):
+            raise argparse.ArgumentTypeError(f"{part!r} is no split or range of splits, as in 0-9,12")
+        splits += range(int(low), int(high if dash else low) + 1)
+    return splits
+
+
+def _ingest(options: argparse.Namespace) -> int:
+    chosen = {"codec": options.codec} if options.codec else {}
+    info = atarirb.ingest(
+        options.source,
+        options.out,
+        splits=options.splits,
+        workers=options.workers,
+        name=options.name,
+        progress=not options.quiet,
+        **chosen,
+    )
+    _print(options, info)
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    _print(options, atarirb.show(options.dataset))
+    return 0
+
+
+def _verify(options: argparse.Namespace) -> int:
+    report = atarirb.verify(options.dataset, deep=options.deep, progress=not options.quiet)
+    if options.json or report.ok:
+        _print(options, report)
+    else:
+        print(report, file=sys.stderr)
+    return 0 if report.ok else 1
+
+
+def _preview(options: argparse.Namespace) -> int:
+    path = atarirb.preview(
+        options.dataset,
+        options.out,
+        episode=options.episode,
+        start=options.start,
+        frames=options.frames,
+        gif=options.gif,
+    )
+    _print(options, {"picture": str(path)}, text=str(path))
+    return 0
+
+
+def _bench(options: argparse.Namespace) -> int:
+    result = atarirb.bench(options.dataset, n=options.n, seconds=options.seconds)
+    lines = [f"{result['dataset']}, {result['steps']:,} steps; open {result['open_ms']:.1f} ms"]
+    lines += [
+        f"{name:<28} {rate['ms']:8.3f} ms {rate['steps_per_s']:>12,.0f} steps/s {rate['gb_per_s']:6.2f} GB/s"
+        for name, rate in result["batches"].items()
+    ]
+    _print(options, result, text="\n".join(lines))
+    return 0
+
+
+def _env(options: argparse.Namespace) -> int:
+    found = atarirb.env()
+    _print(options, found, text="\n".join(f"{name:<16} {value}" for name, value in found.items()))
+    return 0
+
+
+def _print(options: argparse.Namespace, result: Any, *, text: str | None = None) -> None:
+    """Print a result: as JSON, as text, or with -q not at all."""
+    if options.json:
+        plain = dataclasses.asdict(result) if dataclasses.is_dataclass(result) else result
+        print(json.dumps(_finite(plain), indent=1))
+    elif not options.quiet:
+        print(result if text is None else text)
+    sys.stdout.flush()
+
+
+def _finite(value: Any) -> Any:
+    """Replace what JSON has no word for by null."""
+    if isinstance(value, dict):
+        return {name: _finite(entry) for name, entry in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value

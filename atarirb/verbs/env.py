@@ -1,0 +1,33 @@
+"""Env: what atarirb runs on here; the first thing a report of a fault should hold."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+
+import atarirb
+from atarirb import kernels, threads
+
+_PACKAGES = ("numpy", "numba", "jax", "fsspec", "gcsfs", "zlib-ng", "tqdm", "pillow")
+
+
+def env() -> dict[str, str]:
+    """Return the versions, kernels and threads in use, by name. Imports no accelerator library."""
+    found = {
+        "atarirb": atarirb.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+    }
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    found["cores"] = str(threads.cores())
+    found["threads"] = str(threads.count())
+    found["kernels"] = kernels.active().__name__.rpartition(".")[2]
+    for variable in ("ATARIRB_NUMBA", "ATARIRB_THREADS", "NUMBA_CACHE_DIR"):
+        if variable in os.environ:
+            found[variable] = os.environ[variable]
+    return found
