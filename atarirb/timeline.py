@@ -196,8 +196,15 @@ def _place_counted(
     """Rules 1-3, for a window with an add_count."""
     capacity = window.capacity
     if previous is None:
-        # Only a first file can hold fewer adds than slots; in any other one the count is modulo C.
-        return count if count >= capacity or window.split == 0 else count + window.split * capacity
+        if count >= capacity:
+            return count
+        # Only a first file can hold fewer adds than slots, and then it begins with the run's padding;
+        # any other one is the last, its count modulo C.
+        padding = min(count, window.padding)
+        first = window.split == 0 and count > 0
+        if first and last:
+            first = rows.leading_zeros(0, range(padding)) == padding
+        return count if first else count + max(1, window.split) * capacity
     before, stop_before = previous
     if count > stop_before:
         shared = _shared_slots(count, stop_before, before, capacity)
@@ -218,33 +225,53 @@ def _place_counted(
 def _place_uncounted(window: Window, previous: tuple[Window, int] | None, rows: Rows, *, last: bool) -> int:
     """Rule 6, for a window without an add_count."""
     capacity, padding = window.capacity, window.padding
+    # All files but the last were dumped at C-1, the last one anywhere.
+    known = window.cursor is not None or not last
     cursor = capacity - 1 if window.cursor is None else window.cursor
     if previous is None:
+        if not known:
+            raise _unknown_cursor(window)
         first = window.split == 0 and rows.leading_zeros(0, range(padding)) == padding
-        return cursor if first else cursor + max(1, window.split) * capacity
+        return cursor or capacity if first else cursor + max(1, window.split) * capacity
     before, stop_before = previous
-    if window.cursor is None and last:
+    if not known:
         shared = rows.equal_tail(before.split, window.split)
         if window.stack <= shared < capacity - 1:  # fewer could be equal by chance
-            cursor = capacity - 1 - shared
-    stop = _next_congruent(stop_before, cursor, capacity)
-    if _shared_slots(stop, stop_before, before, capacity):
-        return _place_after(window, cursor, before, stop_before, rows)
+            cursor, known = capacity - 1 - shared, True
+    if known:
+        stop = _place_after(window, cursor, before, stop_before, rows)
+        if stop - capacity != stop_before:  # rows that both hold have decided
+            return stop
+    stop = stop_before + capacity
     terminals = _to_adds(before.terminals, max(0, stop_before - capacity), stop_before, capacity)
     owed = int(terminals[-1]) + 1 + padding - stop_before if len(terminals) else 0
-    if owed > 0 and window.split == before.split + 1:
-        slots = [add % capacity for add in range(stop_before, stop_before + owed)]
+    if owed > 0 and window.split == before.split + 1 and stop % capacity == cursor:
+        slots = [add % capacity for add in range(stop_before, stop)][:owed]
         if rows.leading_zeros(window.split, slots) == owed:
             return stop
+    if not known:
+        raise _unknown_cursor(window)
     return stop + capacity  # not proven: a hole
+
+
+def _unknown_cursor(window: Window) -> LogError:
+    return LogError(
+        f"split {window.split} is the last one, and where its ring begins is not known: it has neither "
+        f"add_count nor invalid_range, and no rows that the split before it has too; leave it out with splits="
+    )
 
 
 def _place_after(window: Window, cursor: int, before: Window, stop_before: int, rows: Rows) -> int:
     """Rule 3: the place of a window of which only the cursor is known."""
-    stop = _next_congruent(stop_before, cursor, window.capacity)
-    shared = _shared_slots(stop, stop_before, before, window.capacity)
+    capacity = window.capacity
+    start_before = max(0, stop_before - before.capacity)
+    whole = _slot_ranges(start_before, stop_before, capacity)
+    if cursor == stop_before % capacity and rows.equal(before.split, window.split, whole):
+        return stop_before  # dumped again with nothing added
+    stop = _next_congruent(stop_before, cursor, capacity)
+    shared = _shared_slots(stop, stop_before, before, capacity)
     if shared and not rows.equal(before.split, window.split, shared):
-        stop += window.capacity
+        stop += capacity
     return stop
 
 

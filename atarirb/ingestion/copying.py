@@ -25,7 +25,7 @@ class Stopped(Exception):
     """The ingest is ending; leave off."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Job:
     """One split to copy into a shard."""
 
@@ -36,14 +36,23 @@ class Job:
     portion: timeline.Portion
     plan: Plan
 
-    def is_done(self, record: store.ShardRecord | None) -> bool:
-        """Tell whether a shard that is there already is what this job would make."""
+    def holds(self, record: store.ShardRecord | None) -> bool:
+        """Tell whether a shard that is there already has the steps this job would copy."""
         portion = self.portion
         return (
             record is not None
             and record.source == self.plan.marks[portion.split]
-            and (record.adds, record.head, record.steps) == (portion.adds, portion.head, portion.steps)
+            and (record.adds, record.steps) == (portion.adds, portion.steps)
             and set(self.kind.files()) <= set(record.files)
+        )
+
+    def correct_head(self, record: store.ShardRecord) -> None:
+        """Write anew how a shard that is there stands to the split before it.
+
+        That alone can change when a neighbour can be read that could not be, or the other way round.
+        """
+        store.write_record(
+            self.directory / record.directory, dataclasses.replace(record, head=self.portion.head)
         )
 
     def disk_bytes(self) -> int:

@@ -85,6 +85,7 @@ def ingest(
     threads = workers or cores()
     with _exclusive(directory) as work:
         held = _held(directory, name, logs, kind)
+        wanted = sorted({*wanted, *held})  # what is there must still be what the log says
         plan = make_plan(logs, held, threads)
         failures = {split: error for split, error in plan.failures.items() if split in wanted}
         jobs = [
@@ -92,11 +93,14 @@ def ingest(
             for portion in plan.portions
             if portion.split in wanted
         ]
-        jobs = [job for job in jobs if not job.is_done(held.get(job.portion.split))]
-        _check_space(directory, sum(job.disk_bytes() for job in jobs))
-        if jobs:  # what is there so far is a dataset only again when it is whole
+        todo = [job for job in jobs if not job.holds(held.get(job.portion.split))]
+        moved = [job for job in jobs if job not in todo and held[job.portion.split].head != job.portion.head]
+        _check_space(directory, sum(job.disk_bytes() for job in todo))
+        if todo or moved:  # what is there so far is a dataset only again when it is whole
             (directory / store.MANIFEST).unlink(missing_ok=True)
-        failures |= _run(jobs, threads, logs, progress)
+        for job in moved:
+            job.correct_head(held[job.portion.split])
+        failures |= _run(todo, threads, logs, progress)
         if failures:
             raise _failed(failures, [split for split in wanted if split not in failures], logs)
         info = _finish(directory, name, logs, kind, plan)

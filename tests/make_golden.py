@@ -1,0 +1,69 @@
+"""Make the golden log, its dataset and what a reader must answer.
+
+Run only when the format gets a new version: ``python -m tests.make_golden``, into a new folder beside
+the old ones, which are read for ever.
+"""
+
+import pathlib
+import shutil
+
+import numpy as np
+
+import atarirb
+from tests.logs import record
+
+GOLDEN = pathlib.Path(__file__).parent / "data" / "golden"
+
+
+def main() -> None:
+    """Write everything anew."""
+    shutil.rmtree(GOLDEN, ignore_errors=True)
+    play = record(
+        GOLDEN / "logs/Game/1",
+        [9, 17, 4, 30, 1, 22],
+        40,
+        frame_shape=(8, 6),
+        unfinished=5,
+        extra={"lives": ((), np.int8)},
+    )
+    atarirb.ingest(GOLDEN / "logs/Game/1", GOLDEN / "v1/Game/1")
+    steps = np.flatnonzero(play.logged)
+    expected = {"action": play.action[steps], "lives": play.extra["lives"][steps]}
+    # From the play, not by the reader: what a ten-line loop says.
+    shape = (len(steps), 8, 6, 4)
+    observation, following = np.zeros(shape, np.uint8), np.zeros(shape, np.uint8)
+    scalars = {name: np.zeros(len(steps), np.float32) for name in ("reward", "discount")}
+    flags = {name: np.zeros(len(steps), bool) for name in ("terminated", "truncated")}
+
+    def stack(step: int) -> np.ndarray:
+        frames = np.zeros((8, 6, 4), np.uint8)
+        for back in range(4):
+            frames[..., 3 - back] = play.frames[step - back]
+            if play.first[step - back] or step - back - 1 not in steps:
+                break
+        return frames
+
+    for row, step in enumerate(steps):
+        observation[row] = stack(step)
+        total = 0.0
+        for ahead in range(3):
+            total += 0.99**ahead * float(play.reward[step + ahead])
+            if play.terminal[step + ahead] or step + ahead + 1 not in steps:
+                break
+        end = step + ahead
+        flags["terminated"][row] = play.terminal[end]
+        flags["truncated"][row] = not play.terminal[end] and end + 1 not in steps
+        scalars["reward"][row] = total
+        scalars["discount"][row] = 0 if play.terminal[end] else 0.99 ** (ahead + 1)
+        if not play.terminal[end] and end + 1 in steps:
+            following[row] = stack(end + 1)
+    expected |= {"observation": observation, "next.observation": following}
+    expected |= {f"next.{name}": values for name, values in (scalars | flags).items()}
+    with atarirb.open(GOLDEN / "v1/Game/1", frame_stack=4, n_step=3) as reader:
+        expected["drawn"] = reader.sample(7, 16)["index"]
+        expected["slices"] = reader.sample_slices(7, 4, 5)["index"]
+    np.savez_compressed(GOLDEN / "expected.npz", **expected)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,240 @@
+"""Datasets on disk: the golden one, and what opening refuses."""
+
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import atarirb
+from atarirb.errors import AtarirbError, DatasetError, DatasetNotFoundError
+from atarirb.store.npy import NpyRows, NpyWriter, header, map_npy
+from tests.logs import record
+from tests.test_ingest import digest
+
+GOLDEN = pathlib.Path(__file__).parent / "data" / "golden"
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("store")
+    record(directory / "Game/1", [30, 45, 20, 60], 50)
+    atarirb.ingest(directory / "Game/1", directory / "data")
+    return directory / "data"
+
+
+@pytest.fixture
+def dataset(pristine, tmp_path):
+    shutil.copytree(pristine, tmp_path / "data")
+    return tmp_path / "data"
+
+
+def test_ingest_of_the_golden_log_gives_the_golden_dataset(tmp_path):
+    atarirb.ingest(GOLDEN / "logs/Game/1", tmp_path / "out")
+    assert digest(tmp_path / "out") == digest(GOLDEN / "v1/Game/1")
+
+
+def test_the_golden_dataset_is_read_for_ever():
+    expected = np.load(GOLDEN / "expected.npz")
+    with atarirb.open(GOLDEN / "v1/Game/1", frame_stack=4, n_step=3, columns=["lives"]) as reader:
+        assert reader.info.format_version == 1
+        batch = reader[:]
+        drawn = reader.sample(7, 16)["index"]
+        slices = reader.sample_slices(7, 4, 5)["index"]
+    for name in ("observation", "action", "lives"):
+        np.testing.assert_array_equal(batch[name], expected[name])
+    for name in ("observation", "reward", "discount", "terminated", "truncated"):
+        np.testing.assert_array_equal(batch["next"][name], expected[f"next.{name}"])
+    np.testing.assert_array_equal(drawn, expected["drawn"])
+    np.testing.assert_array_equal(slices, expected["slices"])
+
+
+def test_plain_numpy_reads_every_column(pristine):
+    script = f"""
+import numpy as np, pathlib
+for path in sorted(pathlib.Path({str(pristine)!r}).rglob("*.npy")):
+    print(path.name, np.load(path, mmap_mode="r").dtype)
+"""
+    answer = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert "observation.npy uint8" in answer.stdout
+
+
+def test_episodes_tell_how_each_began_and_ended(pristine):
+    with atarirb.open(pristine) as reader:
+        episodes = reader.episodes
+        batch = reader[:]
+    assert episodes["length"].sum() == len(batch["index"])
+    for episode in episodes:
+        rows = slice(episode["start"], episode["start"] + episode["length"])
+        assert batch["next"]["terminated"][rows][-1] == episode["terminal"]
+        assert not batch["next"]["terminated"][rows][:-1].any()
+        assert episode["return"] == batch["next"]["reward"][rows].sum()
+
+
+def test_no_dataset_says_how_to_make_one(tmp_path, pristine):
+    with pytest.raises(DatasetNotFoundError, match="no such directory.*\n  atarirb ingest REPLAY_LOGS"):
+        atarirb.open(tmp_path / "Pong/1")
+    with pytest.raises(DatasetNotFoundError, match="did you mean 'Pong/1'"):
+        atarirb.open("nowhere/Pnog/1")
+    with pytest.raises(DatasetNotFoundError, match=r"no dataset\.json in it.*\n  atarirb ingest REPLAY_LOGS"):
+        atarirb.open(tmp_path)
+    with pytest.raises(DatasetNotFoundError, match="these are replay logs; make a dataset"):
+        atarirb.open(pristine.parent / "Game/1")
+    with pytest.raises(DatasetNotFoundError, match="these are replay logs; make a dataset"):
+        atarirb.open(pristine.parent / "Game/1/replay_logs")
+    (tmp_path / "half").mkdir()
+    shutil.copytree(pristine / "00000", tmp_path / "half/00000")
+    with pytest.raises(DatasetNotFoundError, match="its ingest did not finish; the same"):
+        atarirb.open(tmp_path / "half")
+    with pytest.raises(FileNotFoundError):
+        atarirb.open(tmp_path)
+
+
+def test_a_manifest_that_is_damaged_or_of_another_version(dataset):
+    manifest = dataset / "dataset.json"
+    content = json.loads(manifest.read_text())
+    for text, words in [
+        ("{", "not a manifest"),
+        ("[]", "not a manifest"),
+        (json.dumps({**content, "format_version": 2}), "format version 2, this atarirb reads version 1"),
+        (json.dumps({**content, "codec": "mp4"}), "frames kept as 'mp4', this atarirb reads raw"),
+        (json.dumps({**content, "steps": 3}), "the manifest says 3 steps, its shards have 155"),
+        (json.dumps({name: content[name] for name in content if name != "frame"}), "damaged: KeyError"),
+        (json.dumps({**content, "more": 1}), "damaged: TypeError"),
+    ]:
+        manifest.write_text(text)
+        with pytest.raises(DatasetError, match=words):
+            atarirb.open(dataset)
+
+
+@pytest.mark.parametrize("name", ["observation", "action", "reward", "terminal", "slot"])
+def test_a_file_that_is_not_what_the_manifest_says_is_refused_at_open(dataset, name):
+    path = dataset / f"00001/{name}.npy"
+    data = path.read_bytes()
+    path.write_bytes(data[:-1])
+    with pytest.raises(
+        DatasetError, match=rf"{name}.npy: [\d,]+ bytes, expected {len(data):,}; it is damaged"
+    ):
+        atarirb.open(dataset)
+    path.write_bytes(data[:40])
+    with pytest.raises(DatasetError, match=rf"{name}.npy: not an npy file"):
+        atarirb.open(dataset)
+    values = np.load(pathlib.Path(dataset / f"00000/{name}.npy"))
+    np.save(path, values.astype(np.complex64))
+    with pytest.raises(DatasetError, match=rf"{name}.npy: holds complex64\[43.*expected \w+\[47"):
+        atarirb.open(dataset)
+    path.unlink()
+    with pytest.raises(DatasetError, match=rf"{name}.npy: missing, though the manifest lists it"):
+        atarirb.open(dataset)
+
+
+def test_a_column_saved_again_by_numpy_is_as_good(dataset, pristine):
+    path = dataset / "00001/action.npy"
+    with open(path, "r+b") as file:
+        values = np.load(path)
+        np.lib.format.write_array(file, values, version=(2, 0))
+    with atarirb.open(dataset) as reader, atarirb.open(pristine) as other:
+        np.testing.assert_array_equal(reader[:]["action"], other[:]["action"])
+
+
+def test_verify_names_every_damaged_file(dataset):
+    assert atarirb.verify(dataset, deep=True).ok
+    data = bytearray((dataset / "00001/observation.npy").read_bytes())
+    data[-5] ^= 1
+    (dataset / "00001/observation.npy").write_bytes(data)
+    (dataset / "00000/slot.npy").unlink()
+    (dataset / "episodes.npy").write_bytes(b"")
+    (dataset / "00002/shard.json").write_text("{}")
+    report = atarirb.verify(dataset)
+    assert not report.ok
+    words = "\n".join(report.problems)
+    assert re.search(r"00001/observation.npy: checksum \w{8}, expected \w{8}; its bytes have changed", words)
+    assert "00000/slot.npy: missing" in words
+    assert "episodes.npy: 0 bytes, expected" in words
+    assert "shard.json is not what the manifest says" in words
+    assert len(report.problems) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "value", "words"),
+    [
+        ("terminal", 7, 3, "the terminal of row 7 is neither 0 nor 1"),
+        ("reward", 8, np.inf, "the reward of row 8 is not a finite number"),
+        ("action", 9, -2, "the action of row 9 is negative"),
+        ("slot", 10, 99, "holds a row outside of 0..49"),
+        ("slot", 10, 3, "row 10 does not follow the one before it"),
+        ("terminal", 20, 1, "row 21 does not follow the one before it"),
+        ("reward", 12, 5, "episodes.npy: is not what the columns say"),
+    ],
+)
+def test_verify_deep_finds_values_that_cannot_be(dataset, name, row, value, words):
+    """The checksum is made to fit, so that only the values tell."""
+    path = dataset / f"00001/{name}.npy"
+    values = np.load(path)
+    values[row] = value
+    np.save(path, values)
+    record_path, manifest = dataset / "00001/shard.json", dataset / "dataset.json"
+    old = json.loads(record_path.read_text())["files"][f"{name}.npy"]["crc32"]
+    from atarirb.store.files import checksum
+
+    for text in (record_path, manifest):
+        text.write_text(text.read_text().replace(old, checksum(path)))
+    assert atarirb.verify(dataset).ok
+    assert any(words in problem for problem in atarirb.verify(dataset, deep=True).problems)
+
+
+def test_show_reads_no_column(dataset):
+    for path in dataset.rglob("*"):
+        if path.name in ("observation.npy", "action.npy"):
+            path.unlink()
+    info = atarirb.show(dataset)
+    assert (info.steps, info.name, info.rewards_clipped) == (155, "Game/1", True)
+    assert "clipped to {-1, 0, 1} when logged" in str(info)
+
+
+def test_a_writer_takes_runs_in_any_order(tmp_path):
+    values = np.arange(40, dtype=np.int32).reshape(10, 4)
+    writer = NpyWriter(tmp_path / "a.npy", values.shape, values.dtype)
+    for first, stop in [(4, 7), (7, 10), (1, 4), (0, 1)]:
+        writer.write(values[first:stop], first)
+    done = writer.close()
+    from atarirb.store.files import checksum
+
+    assert done.crc32 == checksum(tmp_path / "a.npy")
+    np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), values)
+    mapped = map_npy(tmp_path / "a.npy", values.shape, values.dtype)
+    np.testing.assert_array_equal(mapped, values)
+    assert mapped.ctypes.data % 64 == 0
+    assert not mapped.flags.writeable
+    np.testing.assert_array_equal(NpyRows(tmp_path / "a.npy", values.shape, values.dtype)[3:8], values[3:8])
+
+
+def test_a_writer_that_was_not_given_every_row_does_not_finish(tmp_path):
+    writer = NpyWriter(tmp_path / "a.npy", (3,), np.dtype(np.int32))
+    writer.write(np.zeros(1, np.int32), 0)
+    with pytest.raises(AssertionError, match="a.npy"):
+        writer.close()
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (5,), (70, 2, 2)])
+def test_a_header_is_numpys_own(tmp_path, shape):
+    np.save(tmp_path / "a.npy", np.zeros(shape, np.uint8))
+    assert (tmp_path / "a.npy").read_bytes().startswith(header(shape, np.dtype(np.uint8)))
+    assert map_npy(tmp_path / "a.npy", shape, np.uint8).shape == shape
+
+
+def test_every_error_is_also_a_builtin():
+    from atarirb import errors
+
+    family = [
+        value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)
+    ]
+    assert len(family) > 10
+    for error in family:
+        assert issubclass(error, AtarirbError)
+        others = [base for base in error.__bases__ if base is not AtarirbError]
+        assert error is AtarirbError or [base.__module__ for base in others] == ["builtins"]
