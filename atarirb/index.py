@@ -46,6 +46,10 @@ class Legal:
         """int64[K], the episodes that have legal steps."""
         return np.flatnonzero(self.counts)
 
+    def only(self, episodes: np.ndarray) -> Legal:
+        """Keep the legal steps of some episodes, bool[E]."""
+        return _legal(self.first, np.where(episodes, self.counts, 0))
+
     def draw(self, words: np.ndarray) -> np.ndarray:
         """Turn uint64[B] random words into int64[B] steps, uniform over all legal ones."""
         out = np.empty(len(words), np.int64)

@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 
 from atarirb import catalog, draws
+from atarirb.arguments import as_index, one_of, positive
 from atarirb.batch import OPTIONAL, Batch, Recipe, gather, slices, transitions
 from atarirb.errors import (
     ArgumentError,
     ClosedError,
     ColumnError,
     DatasetNotFoundError,
-    StepIndexError,
-    StepIndexTypeError,
     UnknownGameError,
 )
 from atarirb.index import EpisodeIndex, Legal
@@ -44,8 +43,8 @@ class Options:
         object.__setattr__(self, "columns", tuple(self.columns))
         if not 0 <= self.gamma <= 1:
             raise ArgumentError(f"gamma is {self.gamma!r}, expected a number from 0 to 1")
-        _one_of("output", self.output, ("numpy", "jax"))
-        _one_of("time_limit", self.time_limit, ("terminated", "truncated"))
+        one_of("output", self.output, ("numpy", "jax"))
+        one_of("time_limit", self.time_limit, ("terminated", "truncated"))
         if self.device is not None and self.output != "jax":
             raise ArgumentError("device= goes with output='jax'; NumPy arrays are on the host")
 
@@ -116,10 +115,15 @@ class Reader:
             self._dataset.episodes, time_limit_terminates=options.time_limit == "terminated"
         )
         self._recipe = _recipe(options, self._dataset)
-        self._valid = self._index.valid(options.frame_stack, options.n_step)
-        self._slice_starts: dict[tuple[int, bool], Legal] = {}
+        self._draw_from(np.ones(len(self._dataset.episodes), np.bool_))
         self._info = describe(self._path, self._dataset.manifest, self._dataset.episodes)
         self._dataset.episodes.flags.writeable = False
+
+    def _draw_from(self, selected: np.ndarray) -> None:
+        self._selected = selected
+        valid = self._index.valid(self._options.frame_stack, self._options.n_step)
+        self._valid = valid if selected.all() else valid.only(selected)
+        self._slice_starts: dict[tuple[int, bool], Legal] = {}
 
     # What it holds.
 
@@ -141,9 +145,38 @@ class Reader:
         return self._opened().episodes
 
     @property
+    def selected(self) -> np.ndarray:
+        """The numbers of the episodes that draws come from, int64[K]: all, or those of `select`."""
+        return np.flatnonzero(self._selected)
+
+    @property
     def valid_steps(self) -> int:
         """How many steps `sample` draws from."""
         return self._valid.total
+
+    def select(self, episodes: Any) -> Reader:
+        """Draw from some episodes only, as ``reader.select(reader.episodes["return"] > 10)``.
+
+        Args:
+            episodes: Numbers of episodes, or a mask over `episodes`; as for `get`.
+
+        Returns:
+            A reader whose draws come from those of this one's episodes. It shares all maps: nothing is
+            copied, and draws are as fast. Steps and episodes keep their numbers, so `get`, `locate`
+            and `len` are the same.
+
+        Raises:
+            StepIndexError, StepIndexTypeError, ArgumentError: As for `get`; also if none is left.
+        """
+        chosen = np.zeros(len(self.episodes), np.bool_)
+        chosen[as_index(episodes, len(chosen), noun="episode")[0]] = True
+        chosen &= self._selected
+        if not chosen.any():
+            raise ArgumentError(f"no episode is selected of the {self._selected.sum():,} there are")
+        other = Reader.__new__(Reader)
+        other.__dict__.update(self.__dict__)
+        other._draw_from(chosen)
+        return other
 
     def locate(self, indices: Any) -> tuple[np.ndarray, np.ndarray]:
         """Find steps in the source files.
@@ -156,7 +189,7 @@ class Reader:
             a single index.
         """
         dataset = self._opened()
-        index, single = self._steps(indices)
+        index, single = as_index(indices, len(self))
         split, slot = dataset.split_of(index), gather(dataset, "slot", index).astype(np.int64)
         return (split[0], slot[0]) if single else (split, slot)
 
@@ -179,7 +212,7 @@ class Reader:
             StepIndexTypeError: An index is not an integer.
             ArgumentError: A mask has another length than the dataset, or indices more than one axis.
         """
-        index, single = self._steps(indices)
+        index, single = as_index(indices, len(self))
         batch = transitions(self._opened(), self._index, self._recipe, index)
         return self._output(_map(batch, operator.itemgetter(0)) if single else batch)
 
@@ -206,7 +239,7 @@ class Reader:
         dataset = self._opened()
         if not self._valid.total:
             raise ArgumentError(
-                f"no step of the {len(self):,} is valid for frame_stack={self._options.frame_stack} "
+                f"no step to draw from is valid for frame_stack={self._options.frame_stack} "
                 f"and n_step={self._options.n_step}"
             )
         index = self._valid.draw(draws.words(key, n))
@@ -235,7 +268,7 @@ class Reader:
             ArgumentError: n < 1, L < 1, or no episode is long enough; the message names the longest.
         """
         n, length = positive("n", n), positive("length", length)
-        _one_of("weighting", weighting, ("starts", "episodes"))
+        one_of("weighting", weighting, ("starts", "episodes"))
         dataset = self._opened()
         legal = self._slice_starts.get((length, strict_length))
         if legal is None:
@@ -269,7 +302,8 @@ class Reader:
             from atarirb.outputs import jax as output
 
             options = dataclasses.replace(options, device=output.describe_device(options.device))
-        return _reopen, (os.path.abspath(self._path), options)
+        selected = None if self._selected.all() else np.packbits(self._selected)
+        return _reopen, (os.path.abspath(self._path), options, selected)
 
     def __repr__(self) -> str:
         changed = [
@@ -292,57 +326,6 @@ class Reader:
         from atarirb.outputs import jax as output
 
         return output.put(batch, self._options.device)
-
-    def _steps(self, indices: Any) -> tuple[np.ndarray, bool]:
-        """Turn what a caller may index by into int64[B], and whether it was a single one."""
-        count = len(self)
-        if isinstance(indices, slice):
-            try:
-                return np.arange(*indices.indices(count), dtype=np.int64), False
-            except TypeError as error:
-                raise StepIndexTypeError(f"{indices}: {error}") from error
-        if isinstance(indices, range):
-            array = np.arange(indices.start, indices.stop, indices.step, dtype=np.int64)
-        else:
-            array = np.asarray(indices)
-        if array.dtype == np.bool_ and array.ndim == 1:
-            if len(array) != count:
-                raise ArgumentError(f"a mask of {len(array):,} values, expected one per step: {count:,}")
-            return np.flatnonzero(array), False
-        if array.size == 0 and array.ndim == 1:
-            return np.zeros(0, np.int64), False
-        if array.dtype.kind not in "iu":
-            what = repr(indices) if array.ndim == 0 else f"{array.dtype} values"
-            raise StepIndexTypeError(f"steps are indexed by integers, got {what[:80]}")
-        if array.ndim > 1:
-            raise ArgumentError(f"indices of shape {array.shape}, expected one axis")
-        flat = array.reshape(-1)
-        outside = (flat >= count) if array.dtype.kind == "u" else (flat >= count) | (flat < -count)
-        if outside.any():
-            raise StepIndexError(f"step {flat[outside][0]} is out of range for a dataset of {count:,} steps")
-        index = flat.astype(np.int64)
-        index[index < 0] += count
-        return index, array.ndim == 0
-
-
-def positive(name: str, value: Any) -> int:
-    """Check that an argument is an integer of 1 or more, and return it as an int.
-
-    Raises:
-        ArgumentError: It is not.
-    """
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = 0
-    if number < 1 or isinstance(value, bool):
-        raise ArgumentError(f"{name} is {value!r}, expected an integer of 1 or more")
-    return number
-
-
-def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ArgumentError(f"{name} is {value!r}, expected one of {', '.join(map(repr, choices))}")
 
 
 def _open_dataset(path: str) -> Dataset:
@@ -385,9 +368,12 @@ def _map(batch: Batch, function: Any) -> Batch:
     }
 
 
-def _reopen(path: str, options: Options) -> Reader:
+def _reopen(path: str, options: Options, selected: np.ndarray | None) -> Reader:
     if options.device is not None:
         from atarirb.outputs import jax as output
 
         options = dataclasses.replace(options, device=output.find_device(options.device))
-    return Reader(path, options)
+    reader = Reader(path, options)
+    if selected is None:
+        return reader
+    return reader.select(np.unpackbits(selected, count=len(reader.episodes)).astype(np.bool_))

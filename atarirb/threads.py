@@ -6,9 +6,11 @@ has none of them and makes its own. Callers may be many threads themselves; each
 
 from __future__ import annotations
 
-import concurrent.futures
+import dataclasses
 import itertools
 import os
+import queue
+import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -18,19 +20,51 @@ _WORTH_BYTES = 1 << 19
 
 
 class _Crew:
-    """The threads of this process, made when first needed."""
+    """The threads of this process, made when first needed.
+
+    They wait on one queue for parts of work. That is all of an executor that is needed here, and a
+    batch takes a fraction of a millisecond, of which an executor's futures would be a good part.
+    """
 
     def __init__(self) -> None:
-        self._executor: concurrent.futures.ThreadPoolExecutor | None = None
+        self._forget()
         os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
-        self._executor = None
+        self._parts: queue.SimpleQueue[_Part] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._size = 0
 
-    def executor(self) -> concurrent.futures.ThreadPoolExecutor:
-        if self._executor is None:
-            self._executor = concurrent.futures.ThreadPoolExecutor(count(), thread_name_prefix="atarirb")
-        return self._executor
+    def give(self, part: _Part) -> None:
+        """Have a part done by some thread."""
+        if self._size < count():
+            with self._lock:
+                while self._size < count():
+                    self._size += 1
+                    name = f"atarirb-{self._size}"
+                    threading.Thread(target=_serve, args=(self._parts,), name=name, daemon=True).start()
+        self._parts.put(part)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Part:
+    """Some rows of some work; `done` gets None or the error when they are done."""
+
+    work: Callable[..., None]
+    arrays: list[np.ndarray]
+    done: queue.SimpleQueue[BaseException | None]
+
+
+def _serve(parts: queue.SimpleQueue[_Part]) -> None:
+    while True:
+        part = parts.get()
+        try:
+            part.work(*part.arrays)
+        except BaseException as error:
+            part.done.put(error)
+        else:
+            part.done.put(None)
+        del part  # or the arrays would live until the next part comes
 
 
 _crew = _Crew()
@@ -61,13 +95,15 @@ def spread(work: Callable[..., None], *arrays: np.ndarray) -> None:
     if parts <= 1:
         work(*arrays)
         return
-    executor = _crew.executor()
     edges = [rows * part // parts for part in range(parts + 1)]
     slices = [slice(low, high) for low, high in itertools.pairwise(edges)]
-    futures = [executor.submit(work, *[array[part] for array in arrays]) for part in slices[1:]]
+    done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+    for part in slices[1:]:
+        _crew.give(_Part(work, [array[part] for array in arrays], done))
     try:
         work(*[array[slices[0]] for array in arrays])
     finally:
-        concurrent.futures.wait(futures)
-    for future in futures:
-        future.result()
+        errors = [done.get() for _ in slices[1:]]
+    for error in errors:
+        if error is not None:
+            raise error

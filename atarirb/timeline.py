@@ -257,7 +257,7 @@ def _place_uncounted(window: Window, previous: tuple[Window, int] | None, rows: 
 def _unknown_cursor(window: Window) -> LogError:
     return LogError(
         f"split {window.split} is the last one, and where its ring begins is not known: it has neither "
-        f"add_count nor invalid_range, and no rows that the split before it has too; leave it out with splits="
+        f"add_count nor invalid_range, and shares no rows with the split before it; leave it out with splits="
     )
 
 

@@ -24,7 +24,7 @@ def dataset_of(play_args, tmp, *, remove=(), **ingest):
 
 
 def check(play, reader, *, all_joins):
-    """The dataset is the logged play; what it joins follows in the play, and if `all_joins` nothing is cut."""
+    """The dataset is the logged play; joins follow in the play, and if `all_joins` nothing else is cut."""
     logged = np.flatnonzero(play.logged)
     batch = reader[:]
     np.testing.assert_array_equal(batch["observation"], play.frames[logged])

@@ -7,6 +7,7 @@ there are: a tuple or list of arrays would, and array assignment is several time
 from __future__ import annotations
 
 import numpy as np
+from llvmlite import ir
 from numba import carray, types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -48,17 +49,38 @@ def _clear(_, target, size):
     return types.void(types.uintp, types.uintp), codegen
 
 
+@intrinsic
+def _prefetch(_, address):
+    """Ask the processor to fetch the cache line at an address, without waiting for it."""
+
+    def codegen(context, builder, signature, args):
+        pointer = builder.inttoptr(args[0], cgutils.voidptr_t)
+        number = ir.IntType(32)
+        prefetch = cgutils.get_or_insert_function(
+            builder.module,
+            ir.FunctionType(ir.VoidType(), [pointer.type, number, number, number]),
+            "llvm.prefetch.p0",
+        )
+        read, keep, data = number(0), number(3), number(1)
+        builder.call(prefetch, [pointer, read, keep, data])
+        return context.get_dummy_value()
+
+    return types.void(types.uintp), codegen
+
+
 @kernel
 def _route(sorted_firsts, value):
-    """Find the last i with sorted_firsts[i] <= value."""
-    low, high = 0, len(sorted_firsts)
-    while low < high:
-        middle = (low + high) >> 1
-        if sorted_firsts[middle] <= value:
-            low = middle + 1
-        else:
-            high = middle
-    return low - 1
+    """Find the last i with sorted_firsts[i] <= value, which is at least sorted_firsts[0].
+
+    Without branches: the outcome of each comparison is a coin toss, and a wrongly predicted branch
+    costs more than the rest of the loop.
+    """
+    low, count = 0, len(sorted_firsts)
+    while count > 1:
+        half = count >> 1
+        low += half * (sorted_firsts[low + half] <= value)
+        count -= half
+    return low
 
 
 @kernel
@@ -66,6 +88,19 @@ def _place(bases, offsets, step, row_bytes):
     """Find the address of a step's row."""
     shard = _route(offsets, step)
     return bases[shard] + np.uintp((step - offsets[shard]) * row_bytes)
+
+
+# The processor itself fetches ahead, but only within a page, and not to where the next row will be.
+_AHEAD = 1024
+
+
+@kernel
+def _expect(bases, offsets, step, row_bytes, rows):
+    """Prefetch here and there what will be copied next."""
+    if step >= 0:
+        address = _place(bases, offsets, step, row_bytes)
+        for ahead in range(0, row_bytes * rows, _AHEAD):
+            _prefetch(address + np.uintp(ahead))
 
 
 @kernel
@@ -89,6 +124,8 @@ def pairs(bases, offsets, index, next_index, out, next_out):
     row_bytes = out.shape[1]
     target, next_target = np.uintp(out.ctypes.data), np.uintp(next_out.ctypes.data)
     for row in range(len(index)):  # a row's two frames are neighbours on disk: fetch them together
+        if row + 1 < len(index):
+            _expect(bases, offsets, index[row + 1], row_bytes, 2)
         at = np.uintp(row * row_bytes)
         _fetch(bases, offsets, index[row], row_bytes, target + at)
         _fetch(bases, offsets, next_index[row], row_bytes, next_target + at)

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from atarirb.arguments import positive
 from atarirb.errors import ArgumentError
 from atarirb.reader import open as open_reader
-from atarirb.reader import positive
 
 _SLICES, _LENGTH = 16, 64
 

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from atarirb import catalog
+from atarirb.arguments import positive
 from atarirb.batch import gather
 from atarirb.errors import ArgumentError, MissingPackageError, StepIndexError, UnknownGameError
-from atarirb.reader import positive
 from atarirb.store.dataset import Dataset
 
 if TYPE_CHECKING:
@@ -293,7 +293,7 @@ class _Look:
         self.gutter = 32 * unit
         self.pitch = self.gutter + self.width
         self.columns = max(1, min(_COLUMNS, _WIDTH // self.pitch))
-        self.title, self.text, self.small = (ImageFont.load_default(size * unit) for size in (24, 15, 13))
+        self.title, self.text, self.small = (ImageFont.load_default(size * unit) for size in (24, 15, 14))
 
     def page(self, cells: Sequence[_Cell], heading: Sequence[str] = ()) -> Image.Image:
         """Draw cells in rows, under a heading of a title and two lines."""

@@ -1,0 +1,82 @@
+"""Checks of what callers pass, once, at the boundary."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+
+from atarirb.errors import ArgumentError, StepIndexError, StepIndexTypeError
+
+
+def positive(name: str, value: Any) -> int:
+    """Check that an argument is an integer of 1 or more, and return it as an int.
+
+    Raises:
+        ArgumentError: It is not.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = 0
+    if number < 1 or isinstance(value, bool):
+        raise ArgumentError(f"{name} is {value!r}, expected an integer of 1 or more")
+    return number
+
+
+def one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Check that an argument is one of some words.
+
+    Raises:
+        ArgumentError: It is not.
+    """
+    if value not in choices:
+        raise ArgumentError(f"{name} is {value!r}, expected one of {', '.join(map(repr, choices))}")
+
+
+def as_index(indices: Any, count: int, *, noun: str = "step") -> tuple[np.ndarray, bool]:
+    """Turn what a caller may index by into numbers from 0 to `count` - 1.
+
+    Args:
+        indices: An int, slice, range, sequence or array of ints, or a mask bool[count]; negative ones
+            count from the end.
+        count: How many there are to index.
+        noun: What they are, for messages.
+
+    Returns:
+        int64[B], in the order asked for, and whether it was a single int.
+
+    Raises:
+        StepIndexError: One is out of range.
+        StepIndexTypeError: One is not an integer.
+        ArgumentError: A mask has another length than `count`, or there is more than one axis.
+    """
+    if isinstance(indices, slice):
+        try:
+            return np.arange(*indices.indices(count), dtype=np.int64), False
+        except TypeError as error:
+            raise StepIndexTypeError(f"{indices}: {error}") from error
+    if isinstance(indices, range):
+        array = np.arange(indices.start, indices.stop, indices.step, dtype=np.int64)
+    else:
+        array = np.asarray(indices)
+    if array.dtype == np.bool_ and array.ndim == 1:
+        if len(array) != count:
+            raise ArgumentError(f"a mask of {len(array):,} values, expected one per {noun}: {count:,}")
+        return np.flatnonzero(array), False
+    if array.size == 0 and array.ndim == 1:
+        return np.zeros(0, np.int64), False
+    if array.dtype.kind not in "iu":
+        what = repr(indices) if array.ndim == 0 else f"{array.dtype} values"
+        raise StepIndexTypeError(f"{noun}s are indexed by integers, got {what[:80]}")
+    if array.ndim > 1:
+        raise ArgumentError(f"indices of shape {array.shape}, expected one axis")
+    flat = array.reshape(-1)
+    unsigned = array.dtype.kind == "u"
+    outside = flat >= count if unsigned else (flat >= count) | (flat < -count)
+    if outside.any():
+        raise StepIndexError(f"{noun} {flat[outside][0]} is out of range: there are {count:,} {noun}s")
+    index = flat.astype(np.int64)  # a copy, so that what is handed out is no one else's
+    index[index < 0] += count
+    return index, array.ndim == 0
