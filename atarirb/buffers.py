@@ -64,7 +64,8 @@ class Pool:
             if blocks:
                 self._idle -= size_class
                 return blocks.pop()
-        return mmap.mmap(-1, size_class)
+        # Private: a child made by fork must not see what its parent does with the block later.
+        return mmap.mmap(-1, size_class, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
     def _give_back(self, number: int, block: mmap.mmap, size_class: int) -> None:
         with self._lock:

@@ -80,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     preview.add_argument("--episode", type=int, metavar="K", help="which episode")
     preview.add_argument("--start", type=int, metavar="T", help="first step shown, counted in the episode")
     preview.add_argument("--frames", type=int, default=60, metavar="N", help="most frames shown (60)")
+    preview.add_argument("--every", type=int, metavar="N", help="show one step of so many")
     preview.add_argument("--gif", action="store_true", help="an animated GIF instead")
 
     bench = add("bench", _bench, "Time a dataset's batches on this machine and disk.")
@@ -138,6 +139,7 @@ def _preview(options: argparse.Namespace) -> int:
         episode=options.episode,
         start=options.start,
         frames=options.frames,
+        every=options.every,
         gif=options.gif,
     )
     _print(options, {"picture": str(path)}, text=str(path))

@@ -41,7 +41,7 @@ class Options:
         object.__setattr__(self, "frame_stack", positive("frame_stack", self.frame_stack))
         object.__setattr__(self, "n_step", positive("n_step", self.n_step))
         object.__setattr__(self, "columns", tuple(self.columns))
-        if not 0 <= self.gamma <= 1:
+        if not isinstance(self.gamma, (int, float, np.number)) or not 0 <= self.gamma <= 1:
             raise ArgumentError(f"gamma is {self.gamma!r}, expected a number from 0 to 1")
         one_of("output", self.output, ("numpy", "jax"))
         one_of("time_limit", self.time_limit, ("terminated", "truncated"))

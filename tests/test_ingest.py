@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import importlib.util
 import io
 import os
 import pathlib
@@ -17,7 +18,14 @@ import numpy as np
 import pytest
 
 import atarirb
-from atarirb.errors import ArgumentError, BusyError, DiskSpaceError, IngestError, SourceNotFoundError
+from atarirb.errors import (
+    ArgumentError,
+    BusyError,
+    DiskSpaceError,
+    IngestError,
+    MissingPackageError,
+    SourceNotFoundError,
+)
 from atarirb.verbs import ingest as module
 from tests.logs import record
 
@@ -258,6 +266,21 @@ def test_wrong_arguments(pristine, tmp_path, options, words):
     with pytest.raises(ArgumentError, match=words):
         atarirb.ingest(pristine, tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
+
+
+def test_an_out_that_is_a_file(pristine, tmp_path):
+    (tmp_path / "out").write_text("")
+    for out in ("out", "out/Pong/1"):
+        with pytest.raises(ArgumentError, match="a dataset is a directory, and there is a file"):
+            atarirb.ingest(pristine, tmp_path / out)
+
+
+def test_a_uri_that_cannot_be_reached_names_what_is_needed(tmp_path):
+    with pytest.raises(ArgumentError, match="nope://a/b: Protocol not known: nope"):
+        atarirb.ingest("nope://a/b", tmp_path / "out")
+    if importlib.util.find_spec("gcsfs") is None:
+        with pytest.raises(MissingPackageError, match=r"needs gcsfs.*pip install 'atarirb\[gcs\]'"):
+            atarirb.ingest("gs://bucket/Pong/1", tmp_path / "out")
 
 
 def test_another_run_is_not_mixed_in(pristine, log, tmp_path):

@@ -47,12 +47,15 @@ def make_plan(logs: sources.OriginalLogs, held: Mapping[int, ShardRecord], threa
     """Survey every split of the log, also unwanted ones: each tells of its neighbours."""
     surveys: dict[int, sources.Survey] = {}
     failures: dict[int, Exception] = {}
-    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+    pool = concurrent.futures.ThreadPoolExecutor(threads)
+    try:
         for split, answer in zip(logs.splits, pool.map(caught(logs.survey), logs.splits), strict=True):
             if isinstance(answer, Exception):
                 failures[split] = answer
             else:
                 surveys[split] = answer
+    finally:
+        pool.shutdown(cancel_futures=True)
     first = next(iter(surveys.values()), None)
     for split, survey in list(surveys.items()):
         if reason := _misfit(split, survey, first):

@@ -6,7 +6,7 @@ import os
 import pathlib
 
 from atarirb import catalog
-from atarirb.errors import SourceNotFoundError
+from atarirb.errors import ArgumentError, MissingPackageError, SourceNotFoundError
 from atarirb.sources.original import Column, OriginalLogs, Survey
 
 __all__ = ["Column", "OriginalLogs", "Survey", "find", "run_name"]
@@ -17,13 +17,22 @@ def find(source: str | os.PathLike[str]) -> OriginalLogs:
 
     Raises:
         SourceNotFoundError: There are none; the message says what was expected.
+        MissingPackageError: A package is needed to reach such a URI.
+        ArgumentError: No file system is known for the URI.
     """
     from fsspec.core import url_to_fs
     from fsspec.implementations.local import LocalFileSystem
 
     text = os.fspath(source)
     if "://" in text:
-        filesystem, path = url_to_fs(text)
+        try:
+            filesystem, path = url_to_fs(text)
+        except ImportError as error:
+            if text.startswith(("gs://", "gcs://")):
+                raise MissingPackageError.needed("gcsfs", purpose=text, extra="gcs") from error
+            raise MissingPackageError(f"{text}: {error}") from error
+        except ValueError as error:
+            raise ArgumentError(f"{text}: {error}") from error
     else:  # a plain path may hold any character, also those that mean something in a URI
         filesystem, path = LocalFileSystem(), os.path.abspath(text)
     try:

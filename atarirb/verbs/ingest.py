@@ -125,7 +125,10 @@ def _exclusive(directory: pathlib.Path) -> Iterator[pathlib.Path]:
     """Make the dataset's directory and hold its lock; clear away what a stopped ingest left."""
     made = [path for path in (directory, *directory.parents) if not path.exists()]
     work = directory / _WORK
-    work.mkdir(parents=True, exist_ok=True)
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise ArgumentError(f"{directory}: a dataset is a directory, and there is a file") from error
     with open(work / "lock", "wb") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -27,7 +27,7 @@ import numpy as np
 from atarirb import catalog
 from atarirb.arguments import positive
 from atarirb.batch import gather
-from atarirb.errors import ArgumentError, MissingPackageError, StepIndexError, UnknownGameError
+from atarirb.errors import ArgumentError, MissingPackageError, StepIndexError
 from atarirb.store.dataset import Dataset
 
 if TYPE_CHECKING:
@@ -44,9 +44,9 @@ _COLUMNS, _WIDTH = 10, 2_000  # of a sheet, at the most
 _MOST = 2_000  # frames; programs that show pictures refuse much larger ones
 _GIF_MS, _GIF_REST_MS = (70, 70, 60), 1_000  # GIF counts hundredths of a second; the three make 15 a second
 
-# Text is grey, so that it takes no more of a GIF's 256 colours than grey frames take anyway.
-_PAPER, _INK, _FAINT = "#ffffff", "#202020", "#808080"
-_GAIN, _LOSS = "#ffd60a", "#ff8cbe"
+# All but the frames is in colours of 16 levels a channel, which leaves the frames most of a GIF's 256.
+_PAPER, _INK, _FAINT = "#fff", "#222", "#888"
+_GAIN, _LOSS = "#fd1", "#f8b"
 
 
 class _Mark(NamedTuple):
@@ -60,11 +60,11 @@ class _Mark(NamedTuple):
     bar: bool = True
 
 
-_START = _Mark("START", "#189646", said="begins at its start")
-_CUT_HEAD = _Mark("CUT", "#f07d00", said="beginning cut off (step 0 is the first one known)", torn=-1)
-_TERMINAL = _Mark("TERMINAL", "#cd1e28", said="ends by a terminal")
-_TIME_LIMIT = _Mark("TIME LIMIT", "#7d41c8", said=f"ends by the time limit of {catalog.TIME_LIMIT:,} steps")
-_CUT_TAIL = _Mark("CUT", "#f07d00", said="end cut off", torn=1)
+_START = _Mark("START", "#194", said="begins at its start")
+_CUT_HEAD = _Mark("CUT", "#e70", said="beginning cut off (step 0 is the first one known)", torn=-1)
+_TERMINAL = _Mark("TERMINAL", "#c22", said="ends by a terminal")
+_TIME_LIMIT = _Mark("TIME LIMIT", "#74c", said=f"ends by the time limit of {catalog.TIME_LIMIT:,} steps")
+_CUT_TAIL = _Mark("CUT", "#e70", said="end cut off", torn=1)
 
 
 class _Cell(NamedTuple):
@@ -234,10 +234,8 @@ def _cells(dataset: Dataset, row: np.void, steps: np.ndarray) -> list[_Cell]:
     marks = [_gap(rewards[last + 1 : step]) for last, step in borders]
     head, tail = _edges(row)
     marks[0], marks[-1] = marks[0] or head, marks[-1] or tail
-    try:
-        names = [ACTIONS[action] for action in catalog.game(dataset.manifest.name).minimal_actions]
-    except UnknownGameError:
-        names = []
+    game = catalog.games().get(dataset.manifest.name.partition("/")[0])
+    names = [ACTIONS[action] for action in game.minimal_actions] if game else []
     actions = [
         f"{action} {names[action]}" if 0 <= action < len(names) else str(action)
         for action in gather(dataset, "action", index).tolist()
@@ -280,7 +278,7 @@ def _colours(reward: float) -> tuple[str, str]:
 
 
 class _Look:
-    """How cells look, on a sheet of unit 1: a gutter, then a frame with a caption beneath."""
+    """How cells look; a cell is a gutter, then a frame with a caption beneath. `unit` is 1 on a sheet."""
 
     def __init__(self, shape: tuple[int, int], *, unit: int):
         from PIL import ImageFont
@@ -297,58 +295,55 @@ class _Look:
 
     def page(self, cells: Sequence[_Cell], heading: Sequence[str] = ()) -> Image.Image:
         """Draw cells in rows, under a heading of a title and two lines."""
-        from PIL import Image, ImageDraw
+        from PIL import Image, ImageDraw, ImageOps
 
         unit, margin, line = self.unit, 8 * self.unit, 24 * self.unit
-        columns, row = min(self.columns, len(cells)), self.height + 60 * unit
+        columns, height = min(self.columns, len(cells)), self.height + 60 * unit
         lines = list(zip(heading, (self.title, self.text, self.text), (_INK, _INK, _FAINT), strict=False))
         top = margin + (len(lines) * line + 16 * unit if lines else 0)
         width = max([columns * self.pitch, *(int(font.getlength(text)) for text, font, _ in lines)])
-        size = (width + self.gutter + 2 * margin, top + -(-len(cells) // columns) * row)
+        size = (width + self.gutter + 2 * margin, top + -(-len(cells) // columns) * height)
         image = Image.new("RGB", size, _PAPER)
         for place, (text, font, ink) in enumerate(lines, 1):
             ImageDraw.Draw(image).text((margin + self.gutter, margin + place * line), text, ink, font, "ls")
-        for place, cell in enumerate(cells):
-            self._draw(image, cell, margin + place % columns * self.pitch, top + place // columns * row)
+        places = [divmod(place, columns) for place in range(len(cells))]
+        corners = [(margin + column * self.pitch, top + row * height) for row, column in places]
+        for cell, (x, y) in zip(cells, corners, strict=True):
+            self._surround(image, cell, x, y)
+        image = image.point(lambda level: round(level / 17) * 17)
+        for cell, (x, y) in zip(cells, corners, strict=True):
+            frame = Image.fromarray(cell.frame.repeat(self.scale, 0).repeat(self.scale, 1))
+            frame = ImageOps.expand(frame, 3 * unit, _colours(cell.reward)[0])
+            self._paste(image, frame, x + self.gutter, y, self.width)
         return image
 
-    def _draw(self, image: Image.Image, cell: _Cell, x: int, y: int) -> None:
-        """Draw a cell: the left end of its gutter at `x`, the top of its frame at `y`."""
-        from PIL import Image, ImageDraw, ImageOps
-
-        unit, (ground, ink) = self.unit, _colours(cell.reward)
-        frame = Image.fromarray(cell.frame.repeat(self.scale, 0).repeat(self.scale, 1))
-        frame = ImageOps.expand(frame, 3 * unit, ground)
-        left, right, caption = x + self.gutter, x + self.pitch, y + self.height + 6 * unit
-        image.paste(frame, (left + (self.width - frame.width) // 2, y + (self.height - frame.height) // 2))
-        text = f"step {cell.step:,}\n{cell.action}"
-        ImageDraw.Draw(image).text((left, caption), text, _INK, self.text, spacing=5 * unit)
-        reward = self._label(_signed(cell.reward), ground, ink)
-        image.paste(reward, (right - reward.width, caption))
-        self._mark(image, cell.before, x, y)
-        self._mark(image, cell.after, x + self.pitch, y)
-
-    def _mark(self, image: Image.Image, mark: _Mark | None, x: int, y: int) -> None:
-        """Draw a mark into the gutter at `x`: lying, then turned so that it reads upwards."""
+    def _surround(self, image: Image.Image, cell: _Cell, x: int, y: int) -> None:
+        """Draw what is around a frame: the gutter begins at `x`, the frame at `y`."""
         from PIL import Image, ImageDraw
 
-        if mark is None:
-            return
-        lying = self._label(mark.label, mark.ground, mark.ink, self.height if mark.bar else 0)
-        if mark.torn:
-            edge, tooth = (-1, 5 * self.unit) if mark.torn < 0 else (lying.height, -5 * self.unit)
-            teeth = range(lying.width // abs(tooth) + 2)
-            zigzag = [(place * abs(tooth), edge + place % 2 * tooth) for place in teeth]
-            ImageDraw.Draw(lying).polygon(zigzag, _PAPER)
-        upright = lying.transpose(Image.Transpose.ROTATE_90)
-        image.paste(
-            upright, (x + (self.gutter - upright.width) // 2, y + (self.height - upright.height) // 2)
-        )
+        unit, caption = self.unit, y + self.height + 6 * self.unit
+        text = f"step {cell.step:,}\n{cell.action}"
+        ImageDraw.Draw(image).text((x + self.gutter, caption), text, _INK, self.text, spacing=5 * unit)
+        reward = self._label(_signed(cell.reward), *_colours(cell.reward))
+        image.paste(reward, (x + self.pitch - reward.width, caption - 2 * unit))
+        for mark, left in ((cell.before, x), (cell.after, x + self.pitch)):
+            if mark is None:
+                continue
+            lying = self._label(mark.label, mark.ground, mark.ink, self.height if mark.bar else 0)
+            if mark.torn:
+                edge, tooth = (-1, 4 * unit) if mark.torn < 0 else (lying.height, -4 * unit)
+                zigzag = [(place * 4 * unit, edge + place % 2 * tooth) for place in range(lying.width | 1)]
+                ImageDraw.Draw(lying).polygon(zigzag, _PAPER)
+            self._paste(image, lying.transpose(Image.Transpose.ROTATE_90), left, y, self.gutter)
 
     def _label(self, text: str, ground: str, ink: str, width: int = 0) -> Image.Image:
         from PIL import Image, ImageDraw
 
         width = width or int(self.small.getlength(text)) + 10 * self.unit
-        image = Image.new("RGB", (width, 22 * self.unit), ground)
-        ImageDraw.Draw(image).text((width // 2, 11 * self.unit), text, ink, self.small, "mm")
+        image = Image.new("RGB", (width, 24 * self.unit), ground)
+        ImageDraw.Draw(image).text((width // 2, 12 * self.unit), text, ink, self.small, "mm")
         return image
+
+    def _paste(self, image: Image.Image, part: Image.Image, x: int, y: int, width: int) -> None:
+        """Paste into the middle of the field at (x, y), of a width and the height of frames."""
+        image.paste(part, (x + (width - part.width) // 2, y + (self.height - part.height) // 2))
