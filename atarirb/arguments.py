@@ -10,8 +10,8 @@ import numpy as np
 from atarirb.errors import ArgumentError, StepIndexError, StepIndexTypeError
 
 
-def positive(name: str, value: Any) -> int:
-    """Check that an argument is an integer of 1 or more, and return it as an int.
+def positive(name: str, value: Any, *, most: int = 2**63 - 1) -> int:
+    """Check that an argument is an integer from 1 to `most`, and return it as an int.
 
     Raises:
         ArgumentError: It is not.
@@ -20,8 +20,9 @@ def positive(name: str, value: Any) -> int:
         number = operator.index(value)
     except TypeError:
         number = 0
-    if number < 1 or isinstance(value, bool):
-        raise ArgumentError(f"{name} is {value!r}, expected an integer of 1 or more")
+    if not 1 <= number <= most or isinstance(value, bool):
+        limit = "of 1 or more" if number < 1 else f"from 1 to {most:,}"
+        raise ArgumentError(f"{name} is {value!r}, expected an integer {limit}")
     return number
 
 
@@ -57,26 +58,39 @@ def as_index(indices: Any, count: int, *, noun: str = "step") -> tuple[np.ndarra
             return np.arange(*indices.indices(count), dtype=np.int64), False
         except TypeError as error:
             raise StepIndexTypeError(f"{indices}: {error}") from error
-    if isinstance(indices, range):
+        except ValueError as error:
+            raise ArgumentError(f"{indices}: {error}") from error
+    if isinstance(indices, range) and indices:
+        ends = np.array([indices[0], indices[-1]])  # of objects, if they are beyond 64 bits
+        _check_range(ends, count, noun)
         array = np.arange(indices.start, indices.stop, indices.step, dtype=np.int64)
     else:
-        array = np.asarray(indices)
+        try:
+            array = np.asarray(indices)
+        except ValueError as error:  # rows of unequal length
+            raise StepIndexTypeError(f"{noun}s are indexed by integers: {error}") from error
+    if array.ndim > 1:
+        raise ArgumentError(f"indices of shape {array.shape}, expected one axis")
     if array.dtype == np.bool_ and array.ndim == 1:
         if len(array) != count:
             raise ArgumentError(f"a mask of {len(array):,} values, expected one per {noun}: {count:,}")
         return np.flatnonzero(array), False
     if array.size == 0 and array.ndim == 1:
         return np.zeros(0, np.int64), False
+    flat = array.reshape(-1)
+    if array.dtype == np.object_ and all(type(value) is int for value in flat):
+        _check_range(flat, count, noun)
     if array.dtype.kind not in "iu":
         what = repr(indices) if array.ndim == 0 else f"{array.dtype} values"
         raise StepIndexTypeError(f"{noun}s are indexed by integers, got {what[:80]}")
-    if array.ndim > 1:
-        raise ArgumentError(f"indices of shape {array.shape}, expected one axis")
-    flat = array.reshape(-1)
-    unsigned = array.dtype.kind == "u"
-    outside = flat >= count if unsigned else (flat >= count) | (flat < -count)
-    if outside.any():
-        raise StepIndexError(f"{noun} {flat[outside][0]} is out of range: there are {count:,} {noun}s")
+    _check_range(flat, count, noun)
     index = flat.astype(np.int64)  # a copy, so that what is handed out is no one else's
     index[index < 0] += count
     return index, array.ndim == 0
+
+
+def _check_range(index: np.ndarray, count: int, noun: str) -> None:
+    unsigned = index.dtype.kind == "u"
+    outside = index >= count if unsigned else (index >= count) | (index < -count)
+    if outside.any():
+        raise StepIndexError(f"{noun} {index[outside][0]} is out of range: there are {count:,} {noun}s")

@@ -37,6 +37,7 @@ import numpy as np
 
 from atarirb import kernels, threads
 from atarirb.buffers import pool
+from atarirb.errors import DatasetError
 from atarirb.index import EpisodeIndex
 from atarirb.store.dataset import Dataset
 
@@ -115,7 +116,10 @@ def slices(
         lengths: int64[n], steps of each slice, `length` at the most.
         length: L.
     """
-    offset = np.arange(length + recipe.n_step)
+    shape = _observation_shape(dataset, recipe)
+    span = length + recipe.n_step
+    frames = pool.empty((len(starts) * span, *shape), dataset.frames.dtype)
+    offset = np.arange(span)
     at = starts[:, None] + offset
     mask = offset[:length] < lengths[:, None]
     index = np.where(mask, at[:, :length], -1)
@@ -123,14 +127,12 @@ def slices(
     episode = episodes.episode_of(starts)
     stop = np.minimum(episodes.starts[episode + 1], starts + lengths + recipe.n_step)
     shown = np.where(at < stop[:, None], at, -1).reshape(-1)
-    shape = _observation_shape(dataset, recipe)
-    frames = pool.empty((len(shown), *shape), dataset.frames.dtype)
     if recipe.frame_stack == 1:
         threads.spread(dataset.frames.frames, shown, frames)
     else:
-        first = np.repeat(episodes.starts[episode], len(offset))
+        first = np.repeat(episodes.starts[episode], span)
         threads.spread(dataset.frames.stacks, shown, first, frames)
-    frames = frames.reshape(len(starts), len(offset), *shape)
+    frames = frames.reshape(len(starts), span, *shape)
 
     flat = index.reshape(-1)
     step = _empty_steps(len(flat))
@@ -219,8 +221,13 @@ def _column(
         return out
     if name == "action_full":
         assert recipe.console_actions is not None
-        actions = recipe.console_actions[gather(dataset, "action", index)]
-        return np.where(absent, 0, actions).astype(np.int32)
+        action = gather(dataset, "action", index)
+        outside = (action < 0) | (action >= len(recipe.console_actions))
+        if outside.any():
+            row = int(np.argmax(outside))
+            count = len(recipe.console_actions)
+            raise DatasetError(f"action {action[row]} of step {index[row]} is none of the game's {count}")
+        return np.where(absent, 0, recipe.console_actions[action]).astype(np.int32)
     if name == "split":
         return np.where(absent, 0, dataset.split_of(index)).astype(np.int32)
     if name in ("episode", "timestep"):

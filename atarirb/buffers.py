@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import ctypes
+import functools
 import math
 import mmap
 import os
@@ -18,9 +19,16 @@ import weakref
 
 import numpy as np
 
+from atarirb.errors import BatchSizeError
+
 #: Blocks smaller than this are left to NumPy, whose own pool serves them faster.
 _SMALL = 1 << 16
 _PAGE = 1 << 16
+
+
+@functools.cache
+def _memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 class Pool:
@@ -43,11 +51,17 @@ class Pool:
         self._leases: dict[int, weakref.ref] = {}
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """Return an uninitialised array, C-contiguous and aligned to 64 bytes."""
+        """Return an uninitialised array, C-contiguous and aligned to 64 bytes.
+
+        Raises:
+            BatchSizeError: It is larger than this machine's memory.
+        """
         dtype = np.dtype(dtype)
         size = math.prod(shape) * dtype.itemsize
         if size < _SMALL:
             return np.empty(shape, dtype)
+        if size > _memory():
+            raise BatchSizeError(f"a batch has {size:,} bytes, the memory of this machine {_memory():,}")
         size_class = -(-size // _PAGE) * _PAGE
         block = self._take(size_class)
         # Every array over the block refers to this object, and its end is the lease's end.

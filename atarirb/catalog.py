@@ -63,16 +63,18 @@ def game(name: str) -> Game:
     """
     found = games().get(name.partition("/")[0])
     if found is None:
-        raise UnknownGameError(f"unknown game {name!r}; {suggestion(name)}")
+        raise UnknownGameError(f"unknown game {name!r}{suggestion(name)}")
     return found
 
 
 def suggestion(name: str) -> str:
-    """Say which catalog id is nearest to `name`."""
+    """Say which catalog id is nearest to `name`, as the end of a sentence; empty if none is near."""
     title, _, run = name.partition("/")
     by_lower = {known.lower(): known for known in games()}
-    near = by_lower[difflib.get_close_matches(title.lower(), by_lower, n=1, cutoff=0.0)[0]]
+    near = difflib.get_close_matches(title.lower(), by_lower, n=1)
+    if not near:
+        return ""
     if not run:
-        return f"did you mean {near!r}?"
+        return f"; did you mean {by_lower[near[0]]!r}?"
     known_run = run if run in map(str, RUNS) else RUNS[0]
-    return f"did you mean {f'{near}/{known_run}'!r}? public runs are {RUNS[0]} to {RUNS[-1]}"
+    return f"; did you mean {f'{by_lower[near[0]]}/{known_run}'!r}? public runs are {RUNS[0]} to {RUNS[-1]}"

@@ -60,6 +60,9 @@ class IngestError(AtarirbError, RuntimeError):
         super().__init__(message)
         self.failures = dict(failures)
 
+    def __reduce__(self) -> tuple[type, tuple]:  # exceptions are pickled by `args`, which lack the failures
+        return type(self), (*self.args, self.failures)
+
 
 class BusyError(AtarirbError, RuntimeError):
     """Another process is writing to the same dataset."""
@@ -75,6 +78,10 @@ class DatasetNotFoundError(AtarirbError, FileNotFoundError):
 
 class DatasetError(AtarirbError, ValueError):
     """A dataset's files disagree with its manifest."""
+
+
+class BatchSizeError(AtarirbError, MemoryError):
+    """A batch was asked for that is larger than this machine's memory."""
 
 
 class ClosedError(AtarirbError, ValueError):

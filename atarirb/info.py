@@ -28,8 +28,8 @@ class DatasetInfo:
         extra_columns: Columns beyond the usual ones.
         codec: How frames are kept.
         bytes: Bytes on disk.
-        rewards_clipped: Every reward is -1, 0 or 1: the collecting agent clipped them, so returns
-            are not the game's scores.
+        rewards_clipped: Every reward is -1, 0 or 1, as in the public logs, whose collecting agent
+            clipped them: returns are then not the game's scores.
         return_mean: Mean undiscounted sum of (clipped) rewards over whole episodes; nan if none.
         format_version: Of the files.
     """
@@ -53,7 +53,7 @@ class DatasetInfo:
 
     def __str__(self) -> str:
         shape = " x ".join(map(str, self.frame_shape))
-        rewards = "clipped to {-1, 0, 1} when logged" if self.rewards_clipped else "not clipped"
+        rewards = "clipped to {-1, 0, 1}: no other value occurs" if self.rewards_clipped else "not clipped"
         extra = f"\nextra     {', '.join(self.extra_columns)}" if self.extra_columns else ""
         return (
             f"{self.name}  ({self.path})\n"

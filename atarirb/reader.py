@@ -24,6 +24,9 @@ from atarirb.index import EpisodeIndex, Legal
 from atarirb.info import DatasetInfo, describe
 from atarirb.store.dataset import Dataset
 
+#: Lengths of slices whose starts are remembered.
+_MOST_LENGTHS = 16
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
@@ -38,8 +41,8 @@ class Options:
     time_limit: str = "terminated"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "frame_stack", positive("frame_stack", self.frame_stack))
-        object.__setattr__(self, "n_step", positive("n_step", self.n_step))
+        object.__setattr__(self, "frame_stack", positive("frame_stack", self.frame_stack, most=1 << 16))
+        object.__setattr__(self, "n_step", positive("n_step", self.n_step, most=1 << 16))
         object.__setattr__(self, "columns", tuple(self.columns))
         if not isinstance(self.gamma, (int, float, np.number)) or not 0 <= self.gamma <= 1:
             raise ArgumentError(f"gamma is {self.gamma!r}, expected a number from 0 to 1")
@@ -88,7 +91,7 @@ def open(  # the name in atarirb's namespace, as gzip.open
         frame_stack=frame_stack,
         n_step=n_step,
         gamma=gamma,
-        columns=(columns,) if isinstance(columns, str) else tuple(columns),
+        columns=(columns,) if isinstance(columns, str) else tuple(columns or ()),
         output=output,
         device=device,
         time_limit=time_limit,
@@ -99,7 +102,7 @@ def open(  # the name in atarirb's namespace, as gzip.open
 class Reader:
     """Batches from a dataset. Made by `open`.
 
-    A reader holds no state that changes: it may be used from many threads, after a fork, and be
+    A reader holds no state that its answers depend on: it may be used from many threads, after a fork, and be
     pickled (it is opened again by its path).
     """
 
@@ -234,6 +237,7 @@ class Reader:
         Raises:
             KeyTypeError: The key cannot be used.
             ArgumentError: n < 1, or no step is valid.
+            BatchSizeError: The batch would be larger than this machine's memory.
         """
         n = positive("n", n)
         dataset = self._opened()
@@ -273,6 +277,8 @@ class Reader:
         legal = self._slice_starts.get((length, strict_length))
         if legal is None:
             legal = self._index.slice_starts(self._valid, length, strict=strict_length)
+            if len(self._slice_starts) >= _MOST_LENGTHS:
+                self._slice_starts.clear()
             self._slice_starts[length, strict_length] = legal
         if weighting == "starts":
             starts = legal.draw(draws.words(key, n))
@@ -334,7 +340,7 @@ def _open_dataset(path: str) -> Dataset:
     except DatasetNotFoundError as error:
         name = "/".join(path.rstrip("/").split("/")[-2:])
         if not os.path.isdir(path) and name.partition("/")[0] not in catalog.games():
-            raise DatasetNotFoundError(f"{error}; {catalog.suggestion(name)}") from None
+            raise DatasetNotFoundError(f"{error}{catalog.suggestion(name)}") from None
         raise
 
 

@@ -15,6 +15,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from atarirb.errors import ArgumentError
+
 #: Rows are spread only if the work moves at least this many bytes; waking a thread takes a while.
 _WORTH_BYTES = 1 << 19
 
@@ -80,7 +82,11 @@ def cores() -> int:
 def count() -> int:
     """Return how many threads work on a batch: ``ATARIRB_THREADS``, or one per core, 8 at most."""
     chosen = os.environ.get("ATARIRB_THREADS")
-    return max(1, int(chosen)) if chosen else min(cores(), 8)
+    if not chosen:
+        return min(cores(), 8)
+    if not chosen.isdecimal() or int(chosen) < 1:
+        raise ArgumentError(f"ATARIRB_THREADS is {chosen!r}, expected an integer of 1 or more")
+    return int(chosen)
 
 
 def spread(work: Callable[..., None], *arrays: np.ndarray) -> None:

@@ -48,5 +48,10 @@ def test_an_unknown_name_is_answered_with_the_nearest(name, nearest):
         catalog.game(name)
 
 
+@pytest.mark.parametrize("name", ["mydata", "", "results/run3"])
+def test_nothing_is_suggested_where_nothing_is_near(name):
+    assert catalog.suggestion(name) == ""
+
+
 def test_a_run_of_ones_own_belongs_to_its_game():
     assert catalog.game("Pong/mine").rom == "pong"

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import pickle
 import re
 import shutil
 import subprocess
@@ -105,8 +106,14 @@ def test_a_manifest_that_is_damaged_or_of_another_version(dataset):
         (json.dumps({**content, "steps": 3}), "the manifest says 3 steps, its shards have 155"),
         (json.dumps({name: content[name] for name in content if name != "frame"}), "damaged: KeyError"),
         (json.dumps({**content, "more": 1}), "damaged: TypeError"),
+        (json.dumps({**content, "steps": "155"}), "damaged: TypeError: steps is '155'"),
+        (json.dumps({**content, "name": 5}), "damaged: TypeError: name is 5"),
+        (json.dumps({**content, "shards": []}), "damaged: it lists no shards"),
+        (json.dumps({**content, "frame": {"shape": [3], "dtype": "zzz"}}), "damaged: TypeError"),
+        (json.dumps({**content, "shards": [{**content["shards"][0], "split": "0"}]}), "split is '0'"),
+        ("\x00\xff", "not a manifest"),
     ]:
-        manifest.write_text(text)
+        manifest.write_text(text, encoding="latin-1")
         with pytest.raises(DatasetError, match=words):
             atarirb.open(dataset)
 
@@ -129,6 +136,17 @@ def test_a_file_that_is_not_what_the_manifest_says_is_refused_at_open(dataset, n
         atarirb.open(dataset)
     path.unlink()
     with pytest.raises(DatasetError, match=rf"{name}.npy: missing, though the manifest lists it"):
+        atarirb.open(dataset)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("start", 10**9), ("start", -1), ("length", 0), ("length", -5), ("length", 10**9)]
+)
+def test_an_episode_table_that_would_lead_astray_is_refused_at_open(dataset, field, value):
+    table = np.load(dataset / "episodes.npy")
+    table[field][1] = value
+    np.save(dataset / "episodes.npy", table)
+    with pytest.raises(DatasetError, match="episodes.npy: damaged: its episodes do not cover the 155 steps"):
         atarirb.open(dataset)
 
 
@@ -193,7 +211,7 @@ def test_show_reads_no_column(dataset):
             path.unlink()
     info = atarirb.show(dataset)
     assert (info.steps, info.name, info.rewards_clipped) == (155, "Game/1", True)
-    assert "clipped to {-1, 0, 1} when logged" in str(info)
+    assert "clipped to {-1, 0, 1}: no other value occurs" in str(info)
 
 
 def test_a_writer_takes_runs_in_any_order(tmp_path):
@@ -225,6 +243,12 @@ def test_a_header_is_numpys_own(tmp_path, shape):
     np.save(tmp_path / "a.npy", np.zeros(shape, np.uint8))
     assert (tmp_path / "a.npy").read_bytes().startswith(header(shape, np.dtype(np.uint8)))
     assert map_npy(tmp_path / "a.npy", shape, np.uint8).shape == shape
+
+
+def test_an_ingest_error_survives_pickling():
+    error = atarirb.errors.IngestError("words", {3: atarirb.errors.LogError("why")})
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), str(again.failures[3])) == ("words", "why")
 
 
 def test_every_error_is_also_a_builtin():

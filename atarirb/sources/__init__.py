@@ -40,7 +40,7 @@ def find(source: str | os.PathLike[str]) -> OriginalLogs:
     except SourceNotFoundError as error:
         name = run_name(text)
         if "no such directory" in str(error) and name.split("/")[0] not in catalog.games():
-            raise SourceNotFoundError(f"{error}; {catalog.suggestion(name)}") from None
+            raise SourceNotFoundError(f"{error}{catalog.suggestion(name)}") from None
         raise
 
 

@@ -44,11 +44,12 @@ class Dataset:
         steps = [shard.steps for shard in manifest.shards]
         self._splits = np.array([shard.split for shard in manifest.shards], np.int64)
         self.offsets = np.concatenate([[0], np.cumsum(steps, dtype=np.int64)])
-        if self.offsets[-1] != manifest.steps or self.episodes["length"].sum() != manifest.steps:
+        if self.offsets[-1] != manifest.steps:
             raise DatasetError(
                 f"{self.directory}: the manifest says {manifest.steps:,} steps, its shards have "
-                f"{self.offsets[-1]:,} and its episodes {self.episodes['length'].sum():,}"
+                f"{self.offsets[-1]:,}"
             )
+        self._check_episodes()
         described = {name: ((), dtype) for name, dtype in COLUMNS.items()}
         described |= {name: (record.shape, np.dtype(record.dtype)) for name, record in manifest.extra.items()}
         self.columns = {
@@ -66,3 +67,15 @@ class Dataset:
     def split_of(self, index: np.ndarray) -> np.ndarray:
         """Find the source split of each step, as int64[B]."""
         return self._splits[np.searchsorted(self.offsets, index, side="right") - 1]
+
+    def _check_episodes(self) -> None:
+        """Refuse a table that does not cover every step once: the kernels rely on it."""
+        stops = np.cumsum(self.episodes["length"])
+        starts = np.append(0, stops)[:-1]
+        covered = stops[-1] if len(stops) else 0
+        sound = (self.episodes["length"] > 0).all() and (self.episodes["start"] == starts).all()
+        if not sound or covered != self.manifest.steps:
+            raise DatasetError(
+                f"{self.directory / EPISODES}: damaged: its episodes do not cover the "
+                f"{self.manifest.steps:,} steps, each once"
+            )

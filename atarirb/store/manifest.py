@@ -26,13 +26,16 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import operator
 import pathlib
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from atarirb.errors import DatasetError, DatasetNotFoundError
 from atarirb.store.files import FileRecord, write_file
+
+T = TypeVar("T")
 
 FORMAT_VERSION = 1
 MANIFEST = "dataset.json"
@@ -172,34 +175,38 @@ def read_manifest(directory: pathlib.Path) -> Manifest:
     """
     path = directory / MANIFEST
     try:
-        text = path.read_text(encoding="utf-8")
+        data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise DatasetNotFoundError(_what_is_there(directory)) from None
     try:
-        content = json.loads(text)
+        content = json.loads(data)
         version = content.get("format_version")
     except (ValueError, AttributeError) as error:
         raise DatasetError(f"{path}: not a manifest: {error}") from error
     if version != FORMAT_VERSION:
         raise DatasetError(f"{path}: format version {version}, this atarirb reads version {FORMAT_VERSION}")
     try:
-        return Manifest(
-            **{
+        manifest = _typed(
+            Manifest,
+            {
                 **content,
                 "frame": _column(content["frame"]),
                 "extra": {name: _column(entry) for name, entry in content["extra"].items()},
-                "episodes_file": FileRecord(**content["episodes_file"]),
+                "episodes_file": _typed(FileRecord, content["episodes_file"]),
                 "shards": tuple(_record(entry) for entry in content["shards"]),
-            }
+            },
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DatasetError(f"{path}: damaged: {type(error).__name__}: {error}") from error
+    if not manifest.shards:
+        raise DatasetError(f"{path}: damaged: it lists no shards")
+    return manifest
 
 
 def read_record(directory: pathlib.Path) -> ShardRecord | None:
     """Read a shard's own record; None if there is no finished shard in the directory."""
     try:
-        return _record(json.loads((directory / RECORD).read_text(encoding="utf-8")))
+        return _record(json.loads((directory / RECORD).read_bytes()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -235,9 +242,22 @@ def _dump(record: Manifest | ShardRecord) -> bytes:
 
 
 def _column(entry: dict[str, Any]) -> ColumnRecord:
-    return ColumnRecord(shape=tuple(entry["shape"]), dtype=entry["dtype"])
+    np.dtype(entry["dtype"])  # raises TypeError for what is none
+    return _typed(ColumnRecord, {**entry, "shape": tuple(map(operator.index, entry["shape"]))})
 
 
 def _record(entry: dict[str, Any]) -> ShardRecord:
-    files = {name: FileRecord(**record) for name, record in entry["files"].items()}
-    return ShardRecord(**{**entry, "adds": tuple(entry["adds"]), "files": files})
+    files = {name: _typed(FileRecord, record) for name, record in entry["files"].items()}
+    first, stop = map(operator.index, entry["adds"])
+    return _typed(ShardRecord, {**entry, "adds": (first, stop), "files": files})
+
+
+def _typed(kind: type[T], content: dict[str, Any]) -> T:
+    """Make a record, refusing values that are not of their field's plain type."""
+    record = kind(**content)
+    for field in dataclasses.fields(kind):
+        value = getattr(record, field.name)
+        plain = {"int": int, "str": str, "bool": bool}.get(field.type)
+        if plain is not None and (type(value) is not plain or (plain is int and value < 0)):
+            raise TypeError(f"{field.name} is {value!r}")
+    return record

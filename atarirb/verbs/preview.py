@@ -9,7 +9,8 @@ frame can show stands in the gutters between them::
     TIME LIMIT  violet         the 27,000-step cap ended the episode
     ··· n ···   grey           n steps are left out; if some were rewarded, with the sum
 
-Rewards above 0 are on yellow, those below on pink; a frame with one has an edge of that colour.
+Rewards above 0 are on yellow, those below on pink; a frame with one has an edge of that colour. A GIF
+has the same cells, one after the other and twice as large.
 """
 
 from __future__ import annotations
@@ -266,7 +267,8 @@ def _heading(dataset: Dataset, number: int, row: np.void, shown: int) -> tuple[s
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"
+    plain = float(value).is_integer() or abs(value) >= 1000
+    return f"{value:,.0f}" if plain else f"{value:,.4g}"
 
 
 def _signed(reward: float) -> str:
