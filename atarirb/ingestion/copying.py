@@ -71,27 +71,25 @@ class Job:
         name = f"{self.portion.split:05d}"
         partial = self.work / name
         partial.mkdir()
-        files: dict[str, FileRecord] = {}
-        clipped = True
-        frame = self.plan.columns["observation"]
         steps = self.portion.steps
+        frame = self.plan.columns["observation"]
+        clipped = True
+        files: dict[str, FileRecord] = {}
 
-        def plain(column: str, shape: tuple[int, ...], dtype: np.dtype) -> Iterator[np.ndarray]:
+        def see(column: str, rows: np.ndarray) -> None:
+            nonlocal clipped
+            if column == "reward" and clipped:
+                clipped = bool(np.isin(rows, (-1, 0, 1)).all())
+
+        plain = {column: ((), store.COLUMNS[column]) for column in SOURCE_COLUMNS[:-1]}
+        plain |= {column: (described.shape, described.dtype) for column, described in self.plan.extra.items()}
+        for column, (shape, dtype) in plain.items():
             writer = NpyWriter(partial / f"{column}.npy", (steps, *shape), dtype)
-            yield from self._copy(column, writer, dtype, on_bytes, stopped)
+            self._copy(column, writer, dtype, see, on_bytes, stopped)
             files[f"{column}.npy"] = writer.close()
-
-        for column in SOURCE_COLUMNS[:-1]:
-            for rows in plain(column, (), store.COLUMNS[column]):
-                if column == "reward":
-                    clipped &= bool(np.isin(rows, (-1, 0, 1)).all())
-        for column, described in self.plan.extra.items():
-            for _ in plain(column, described.shape, described.dtype):
-                pass
-        writer = self.kind.Writer(partial, steps, frame.shape, frame.dtype)
-        for _ in self._copy("observation", writer, frame.dtype, on_bytes, stopped):
-            pass
-        files |= writer.close()
+        frames = self.kind.Writer(partial, steps, frame.shape, frame.dtype)
+        self._copy("observation", frames, frame.dtype, see, on_bytes, stopped)
+        files |= frames.close()
         files["slot.npy"] = self._write_slots(partial)
         record = store.ShardRecord(
             split=self.portion.split,
@@ -115,10 +113,11 @@ class Job:
         column: str,
         writer: NpyWriter,
         dtype: np.dtype,
+        see: Callable[[str, np.ndarray], None],
         on_bytes: Callable[[int], None],
         stopped: threading.Event,
-    ) -> Iterator[np.ndarray]:
-        """Copy a column's steps, yielding them run by run; check that its padding is zero."""
+    ) -> None:
+        """Copy a column's steps, showing each run of them to `see`; check that its padding is zero."""
         portion = self.portion
         by_slot = portion.segments[np.argsort(portion.segments[:, 0])]
         padding = portion.padding[np.argsort(portion.padding[:, 0])]
@@ -139,7 +138,7 @@ class Job:
                         kept = _checked(stream.name, column, rows[lo:hi], first + lo)
                         kept = np.ascontiguousarray(kept.astype(dtype, copy=False))
                         writer.write(kept, int(step + first + lo - slot))
-                        yield kept
+                        see(column, kept)
         except BaseException:
             writer.abandon()
             raise
