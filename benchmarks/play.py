@@ -1,17 +1,18 @@
 """Play an Atari game and log the play in the original layout.
 
-The logs' preprocessing: sticky actions (each emulator frame repeats the last action with probability 0.25), frame skip
-4, maximum over the last two frames, grey, 84x84 by area interpolation, the game's minimal action set, rewards clipped
-to {-1, 0, 1}. An episode ends at game over, never at a lost life, or after 27,000 steps; both are stored as
-terminal = 1.
+The logs' preprocessing: sticky actions (each emulator frame repeats the last action with probability
+0.25), frame skip 4, maximum over the last two frames, grey, 84x84 by area interpolation, the game's
+minimal action set, rewards clipped to {-1, 0, 1}. An episode ends at game over, never at a lost life, or
+after 27,000 steps; both are stored as terminal = 1.
 Play is a function of (game, steps, seed, policy).
 
     <out>/replay_logs/   the log, see `benchmarks.ring_log`
-    <out>/truth.npz      the play, one row a step: frame_crc32 (of the frame's 7,056 bytes), action, reward, terminal,
-                         add_id, logged (False where no file holds the step)
+    <out>/truth.npz      the play, one row a step: frame_crc32 (of the frame's 7,056 bytes), action,
+                         reward, terminal, add_id, logged (False where no file holds the step)
     <out>/play.json      the arguments
 
-`<out>` appears at once when all is written. Where it is there already with the same arguments, nothing is done.
+`<out>` appears at once when all is written. Where it is there already with the same arguments, nothing
+is done.
 
     python -m benchmarks.play Pong --steps 110000 --capacity 100000 --out build/bench/logs/Pong/1
 """

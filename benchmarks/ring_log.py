@@ -2,14 +2,14 @@
 
 An independent, plain writer to make logs for tests and benchmarks. It shares no code with the reader.
 
-The buffer has C slots (`capacity`); add number n, counted from 0, sits in slot n mod C. Before an episode's first step
-`stack - 1` all-zero rows are added. After each step, not after each row, the buffer is dumped if A mod C = C-1, where A
-is the number of adds so far. An episode's first step adds `stack` rows at once, so A can pass C-1 between two checks:
-that window is never written, and the file numbers go on as if it had never been. `close` dumps what is there one last
-time with add_count := A mod C.
+The buffer has C slots (`capacity`); add number n, counted from 0, sits in slot n mod C. Before an episode's
+first step `stack - 1` all-zero rows are added. After each step, not after each row, the buffer is dumped if
+A mod C = C-1, where A is the number of adds so far. An episode's first step adds `stack` rows at once, so A
+can pass C-1 between two checks: that window is never written, and the file numbers go on as if it had never
+been. `close` dumps what is there one last time with add_count := A mod C.
 
-A dump with number k is one set of files `<directory>/replay_logs/<name>_ckpt.<k>.gz`, each one gzip stream of one
-`.npy` (format 1.0, C order):
+A dump with number k is one set of files `<directory>/replay_logs/<name>_ckpt.<k>.gz`, each one gzip stream
+of one `.npy` (format 1.0, C order):
 
     $store$_observation   frame_dtype [C, *frame_shape]
     $store$_action        int32 [C]
@@ -75,8 +75,8 @@ class RingLog:
             stack: Frame stack; `stack - 1` padding rows are added before an episode.
             horizon: n-step horizon; it only shows in `invalid_range`.
             extra: More columns, name -> (shape, dtype) of one row.
-            garbage: Column name -> value of the slots never written, e.g. `{"reward": np.nan}`. Columns without one
-                keep what `np.empty` gave.
+            garbage: Column name -> value of the slots never written, e.g. `{"reward": np.nan}`. Columns
+                without one keep what `np.empty` gave.
             compresslevel: gzip level, 1-9. The public logs are at 9.
 
         Raises:

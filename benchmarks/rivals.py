@@ -1,10 +1,12 @@
 """What people use today, behind one small face, for the benchmarks to compare with.
 
-`TorchRLReplay` is TorchRL's `AtariDQNExperienceReplay`. That downloads from a bucket that no longer answers, so its own
-preprocessing is called on a local log instead; nothing of it is patched. Its transition is two single frames, without a
-frame stack. It takes file order for time order: padding, stale rows and the seam are sampled like any other.
+`TorchRLReplay` is TorchRL's `AtariDQNExperienceReplay`. That downloads from a bucket that no longer answers,
+so its own preprocessing is called on a local log instead; nothing of it is patched. Its transition is two
+single frames, without a frame stack. It takes file order for time order: padding, stale rows and the seam
+are sampled like any other.
 
-`DopamineGather` gathers as Dopamine's replay buffer does, item by item in Python, written anew from its description.
+`DopamineGather` gathers as Dopamine's replay buffer does, item by item in Python, written anew from its
+description.
 """
 
 from __future__ import annotations
@@ -32,44 +34,56 @@ def _torchrl_dataset() -> Any:
 
 
 class TorchRLReplay:
-    """Preprocess one split of a log with TorchRL and sample from it.
+    """Preprocess all splits of a log with TorchRL and sample from them.
 
-    Settings: one process (`num_procs=0`, its default, which for one split is all it can use), and its default uniform
-    sampler with replacement, which is the cheapest. No `prefetch`, its default: batches drawn back to back come slower
-    with it (it hides the time of a batch behind the caller's own work, it does not shorten it). The number of torch
-    threads is left alone: by default, one a core, the gather is at its fastest.
+    Its time for a batch grows with the number of splits, for it loops over those that the batch touches; a
+    real run has 51.
+
+    Settings: one process (`num_procs=0`, its default: one split after the other), and its default uniform
+    sampler with replacement, which is the cheapest. No `prefetch`, its default: batches drawn back to back
+    come slower with it (it hides the time of a batch behind the caller's own work, it does not shorten it).
+    The number of torch threads is left to the caller: the default, one a core, is a little faster than a
+    single one, but many times slower where other processes keep the cores busy.
     """
 
-    def __init__(self, log_dir: str | Path, scratch_dir: str | Path, *, split: int = 0):
+    def __init__(self, log_dir: str | Path, scratch_dir: str | Path):
         """Name the log and where TorchRL's files go.
 
         Args:
             log_dir: The run's folder, `<Game>/<run>`, with `replay_logs` in it.
             scratch_dir: TorchRL's root; its files go to `<scratch_dir>/<Game>/<run>`.
-            split: Number of the split to use.
 
         Raises:
             ImportError: If torchrl is missing.
-            FileNotFoundError: If the log has no such split.
+            FileNotFoundError: If the log's splits are not 0, 1, 2, ...: TorchRL's storage takes a split's
+                number for its position.
         """
         self._dataset = _torchrl_dataset()
         log_dir = Path(log_dir)
         self._id = f"{log_dir.parent.name}/{log_dir.name}"
         self._root = Path(scratch_dir)
         self._files = self._dataset._list_runs(log_dir / "replay_logs")
-        if split not in self._files:
-            found = sorted(self._files)
+        found = list(self._files)
+        if not found or found != list(range(len(found))):
             raise FileNotFoundError(
-                f"expected split {split} in {log_dir / 'replay_logs'}, found the splits {found}"
+                f"expected the splits 0, 1, 2, ... in {log_dir / 'replay_logs'}, found {found}"
             )
-        self._split = split
         self._replay: Any = None
 
+    @property
+    def n_splits(self) -> int:
+        """How many splits the log has."""
+        return len(self._files)
+
+    def is_preprocessed(self) -> bool:
+        """Tell whether `preprocess` has been run to its end, in this process or an earlier one."""
+        return (self._root / self._id / "processed.json").exists()
+
     def preprocess(self) -> None:
-        """Turn the split's gzip files into TorchRL's memory maps: the work of its first use, but for the download."""
-        # Its storage mixes up split numbers and positions unless the splits are 0, 1, 2..., so ours is always called 0.
+        """Turn the gzip files into TorchRL's memory maps: the work of its first use, without the download."""
         path = self._root / self._id
-        self._dataset._preproc_run(path / "0", self._files, self._split)
+        for split in self._files:
+            self._dataset._preproc_run(path / str(split), self._files, split)
         (path / "processed.json").write_text(json.dumps({"processed": None}))
         self._replay = None
 
@@ -87,8 +101,9 @@ class TorchRLReplay:
             n: Transitions in the batch.
 
         Returns:
-            A TensorDict of batch size n: observation uint8[n, 84, 84], action int32[n], ("next", "observation"),
-            ("next", "reward"), ("next", "terminated") and the like.
+            A TensorDict of batch size n: observation uint8[n, 84, 84], action int32[n], ("next",
+            "observation"), ("next", "reward"), ("next", "terminated") and the like. Its rows are not in
+            the order drawn but grouped by split.
         """
         if self._replay is None:
             self.open()
@@ -98,8 +113,8 @@ class TorchRLReplay:
 class DopamineGather:
     """Gather batches from a ring buffer's columns, one item after the other.
 
-    The columns are in slot order with their padding rows, as in a log's file: the frame stack of an episode's first
-    steps reaches into the padding.
+    The columns are in slot order with their padding rows, as in a log's file: the frame stack of an episode's
+    first steps reaches into the padding.
     """
 
     def __init__(
@@ -140,9 +155,10 @@ class DopamineGather:
             indices: B slots that are valid heads.
 
         Returns:
-            state and next_state uint8[B, 84, 84, stack], newest frame last; action and next_action int32[B]; reward
-            (the n-step return) and next_reward float32[B]; terminal uint8[B]; indices int32[B]. Where terminal is 1,
-            next_state, next_action and next_reward are those of whatever row follows.
+            state and next_state uint8[B, 84, 84, stack], newest frame last; action and next_action
+            int32[B]; reward (the n-step return) and next_reward float32[B]; terminal uint8[B]; indices
+            int32[B]. Where terminal is 1, next_state, next_action and next_reward are those of whatever
+            row follows.
         """
         size = len(indices)
         shape = (size, *self._observation.shape[1:], self._stack)

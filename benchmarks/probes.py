@@ -1,0 +1,129 @@
+"""What must be measured in a process of its own: peak memory, imports, a first batch.
+
+`probe` runs one of the functions below in a fresh interpreter and returns its answer. Peak memory is Linux's
+VmHWM, the high-water mark of this process' own resident memory. (`ru_maxrss` is not: after fork and exec it
+begins at what the parent had.) Nothing is imported here that the measured code does not import anyway.
+
+    python -m benchmarks.probes first_batch build/bench/data/Seaquest/1
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+_READ = 1 << 20
+
+
+def probe(name: str, *args: object, env: dict[str, str] | None = None) -> dict[str, Any]:
+    """Run a function of this module in a fresh interpreter.
+
+    Args:
+        name: Its name.
+        *args: Its arguments, given as text.
+        env: Additions to the environment.
+
+    Returns:
+        Its answer, and `process_s`, the seconds from the process' start to its end.
+
+    Raises:
+        RuntimeError: It failed; the message holds what it wrote.
+    """
+    start = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.probes", name, *map(str, args)],
+        cwd=Path(__file__).parents[1],
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    took = time.perf_counter() - start
+    if done.returncode:
+        raise RuntimeError(f"the probe {name} failed:\n{done.stderr}")
+    return {**json.loads(done.stdout.splitlines()[-1]), "process_s": took}
+
+
+def memory(field: str) -> float:
+    """Return a figure of this process' memory in MB (10**6 bytes): VmRSS is now, VmHWM the peak."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise OSError(f"/proc/self/status has no {field}")
+
+
+def first_batch(path: str) -> dict[str, float]:
+    """Import atarirb, open a dataset and draw a batch of 256."""
+    start = time.perf_counter()
+    import atarirb
+
+    reader = atarirb.open(path)
+    opened = time.perf_counter()
+    reader.sample(0, 256)
+    return {"open_s": opened - start, "seconds": time.perf_counter() - start}
+
+
+def opening(path: str) -> dict[str, float]:
+    """Open a dataset; the memory is what it takes beside the imports."""
+    import atarirb
+
+    open_dataset, before = atarirb.open, memory("VmRSS")
+    start = time.perf_counter()
+    reader = open_dataset(path)
+    took = time.perf_counter() - start
+    assert len(reader)
+    return {"seconds": took, "mb": memory("VmRSS") - before}
+
+
+def ingest(log: str, out: str, workers: str) -> dict[str, float]:
+    """Make a dataset of a log; `workers` 0 is the default number."""
+    import fsspec.core
+    import fsspec.implementations.local
+    import tqdm
+
+    import atarirb
+
+    assert fsspec.core and tqdm
+    run, imports = atarirb.ingest, memory("VmHWM")
+    start = time.perf_counter()
+    info = run(log, out, workers=int(workers) or None)
+    took = time.perf_counter() - start
+    return {"seconds": took, "steps": info.steps, "imports_mb": imports, "peak_mb": memory("VmHWM")}
+
+
+def torchrl(log: str, scratch: str) -> dict[str, float]:
+    """Preprocess a log with TorchRL."""
+    from benchmarks.rivals import TorchRLReplay
+
+    replay, imports = TorchRLReplay(log, scratch), memory("VmHWM")
+    start = time.perf_counter()
+    replay.preprocess()
+    took = time.perf_counter() - start
+    return {"seconds": took, "imports_mb": imports, "peak_mb": memory("VmHWM")}
+
+
+def gunzip(path: str, library: str) -> dict[str, float]:
+    """Decompress a file to nowhere, a megabyte at a time."""
+    if library == "gzip":
+        from gzip import open as opened
+    elif library == "isal":
+        from isal.igzip import open as opened
+    else:
+        from zlib_ng.gzip_ng import open as opened
+    buffer = memoryview(bytearray(_READ))
+    start = time.perf_counter()
+    size = 0
+    with opened(path, "rb") as file:
+        while count := file.readinto(buffer):
+            size += count
+    took = time.perf_counter() - start
+    return {"seconds": took, "bytes": size, "peak_mb": memory("VmHWM")}
+
+
+if __name__ == "__main__":
+    print(json.dumps(globals()[sys.argv[1]](*sys.argv[2:])))

@@ -1,0 +1,273 @@
+"""The compiled kernels do what their plain twins do, on any shards, and touch nothing else."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atarirb import kernels
+from atarirb.kernels import reference
+
+compiled = pytest.importorskip(
+    "atarirb.kernels.compiled", reason="numba is not installed", exc_type=ImportError
+)
+
+DTYPES = [np.uint8, np.uint16, np.float32]
+CANARY = 0xA5
+
+
+def random_bits(rng, shape, dtype):
+    """Any bytes at all; for floats no NaN, so that == compares them."""
+    if np.dtype(dtype).kind == "f":
+        return rng.normal(size=shape).astype(dtype)
+    return rng.integers(0, np.iinfo(dtype).max, shape, dtype, endpoint=True)
+
+
+@st.composite
+def shards(draw):
+    """Shards of frames, some of them empty, as kernels get them; and a generator for the rest."""
+    steps = draw(st.lists(st.integers(0, 9), min_size=1, max_size=4).filter(sum))
+    pixels = draw(st.integers(1, 40))
+    dtype = draw(st.sampled_from(DTYPES))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    maps = [random_bits(rng, (count, pixels), dtype) for count in steps]
+    return Shards(maps, draw(st.integers(0, 12)), rng)
+
+
+class Shards:
+    def __init__(self, maps, rows, rng):
+        self.maps, self.rng = maps, rng
+        self.pixels, self.dtype = maps[0].shape[1], maps[0].dtype
+        self.bases = kernels.addresses(maps)
+        self.offsets = np.cumsum([0, *map(len, maps)])
+        self.steps = int(self.offsets[-1])
+        self.index = self.indices(rows)
+        self.next_index = self.indices(rows)
+        self.first = rng.integers(0, self.steps, rows)
+
+    def indices(self, rows):
+        """Steps, and -1 about every fifth time."""
+        return np.where(self.rng.random(rows) < 0.2, -1, self.rng.integers(0, self.steps, rows))
+
+
+def guarded(shape, dtype):
+    """Return an output array in the middle of a larger one, and a check that the rest is as it was."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    whole = np.full(size + 128, CANARY, np.uint8)
+
+    def check():
+        assert (whole[:64] == CANARY).all(), "written before the output"
+        assert (whole[64 + size :] == CANARY).all(), "written after the output"
+
+    return whole[64 : 64 + size].view(dtype).reshape(shape), check
+
+
+def compare(name, arguments, *outputs):
+    """Call both twins with outputs of these (shape, dtype) and check that they agree to the bit."""
+    found = [guarded(*output) for output in outputs]
+    expected = [np.full(shape, 99, dtype) for shape, dtype in outputs]
+    getattr(compiled, name)(*arguments, *[out for out, _ in found])
+    getattr(reference, name)(*arguments, *expected)
+    for (out, check), wanted in zip(found, expected, strict=True):
+        check()
+        np.testing.assert_array_equal(out, wanted, strict=True)
+    return expected
+
+
+@settings(max_examples=60)
+@given(shards())
+def test_frames_agree(case):
+    row_bytes = case.pixels * case.dtype.itemsize
+    compare("frames", (case.bases, case.offsets, case.index), ((len(case.index), row_bytes), np.uint8))
+
+
+@settings(max_examples=60)
+@given(shards())
+def test_pairs_agree(case):
+    output = ((len(case.index), case.pixels * case.dtype.itemsize), np.uint8)
+    compare("pairs", (case.bases, case.offsets, case.index, case.next_index), output, output)
+
+
+@settings(max_examples=120)
+@given(shards(), st.integers(1, 6))
+def test_stacks_agree(case, depth):
+    blank = np.zeros(case.pixels, case.dtype)
+    output = ((len(case.index), case.pixels, depth), case.dtype)
+    compare("stacks", (case.bases, case.offsets, case.index, case.first, blank), output)
+
+
+@settings(max_examples=120)
+@given(shards(), st.integers(1, 6))
+def test_stack_pairs_agree(case, depth):
+    blank = np.zeros(case.pixels, case.dtype)
+    output = ((len(case.index), case.pixels, depth), case.dtype)
+    arguments = (case.bases, case.offsets, case.index, case.next_index, case.first, blank)
+    compare("stack_pairs", arguments, output, output)
+
+
+@pytest.mark.parametrize("depth", range(1, 7))
+@pytest.mark.parametrize("pixels", [84 * 84, 84 * 84 + 5])
+def test_stacks_of_large_frames_agree(depth, pixels):
+    rng = np.random.default_rng(0)
+    case = Shards([random_bits(rng, (count, pixels), np.uint8) for count in (3, 0, 8)], 9, rng)
+    output = ((9, pixels, depth), np.uint8)
+    arguments = (
+        case.bases,
+        case.offsets,
+        case.index,
+        case.next_index,
+        case.first,
+        np.zeros(pixels, np.uint8),
+    )
+    compare("stack_pairs", arguments, output, output)
+
+
+@st.composite
+def logs(draw):
+    """Columns of actions and rewards over shards, and episodes over them."""
+    lengths = draw(st.lists(st.integers(1, 8), min_size=1, max_size=6))
+    total = sum(lengths)
+    cuts = sorted(draw(st.lists(st.integers(0, total), max_size=3)))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    action = rng.integers(0, 18, total).astype(np.int32)
+    reward = rng.normal(size=total).astype(np.float32)
+    offsets = np.array([0, *cuts, total])
+    edges = list(itertools.pairwise(offsets))
+    return {
+        "index": rng.integers(-1, total, draw(st.integers(0, 12))),
+        "starts": np.cumsum([0, *lengths]),
+        "terminal_end": rng.random(len(lengths)) < 0.6,
+        "offsets": offsets,
+        # Copies, so that shards are not neighbours in memory.
+        "actions": [action[low:high].copy() for low, high in edges],
+        "rewards": [reward[low:high].copy() for low, high in edges],
+    }
+
+
+@settings(max_examples=100)
+@given(logs(), st.integers(1, 10), st.sampled_from([0.0, 0.9, 0.99, 1.0]))
+def test_steps_agree(log, n_step, gamma):
+    arguments = (
+        log["index"],
+        log["starts"],
+        log["terminal_end"],
+        gamma ** np.arange(n_step + 1.0),
+        log["offsets"],
+        kernels.addresses(log["actions"]),
+        kernels.addresses(log["rewards"]),
+    )
+    dtypes = [np.int64, np.int64, np.int32, np.float32, np.float32, np.bool_, np.bool_]
+    compare("steps", arguments, *[((len(log["index"]),), dtype) for dtype in dtypes])
+
+
+@settings(max_examples=60)
+@given(logs(), st.sampled_from([0.0, 0.9, 0.99, 1.0]))
+def test_returns_to_go_agree(log, gamma):
+    bases = kernels.addresses(log["rewards"])
+    arguments = (log["index"], log["starts"], gamma, log["offsets"], bases)
+    compare("returns_to_go", arguments, ((len(log["index"]),), np.float32))
+
+
+WORDS = st.one_of(st.integers(0, 2**64 - 1), st.sampled_from([0, 1, 2**32 - 1, 2**32, 2**63, 2**64 - 1]))
+COUNTS = st.lists(st.one_of(st.integers(0, 5), st.integers(0, 2**58)), min_size=1, max_size=6).filter(sum)
+
+
+@settings(max_examples=150)
+@given(st.lists(WORDS, max_size=20), COUNTS, st.integers(0, 2**60))
+def test_draws_agree_up_to_the_largest_datasets(words, counts, gap):
+    cumulative = np.cumsum([0, *counts])
+    first = cumulative[:-1] + gap
+    arguments = (np.array(words, np.uint64), cumulative, first)
+    compare("draw", arguments, ((len(words),), np.int64))
+
+
+@settings(max_examples=150)
+@given(st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=20), COUNTS, st.integers(0, 2**60))
+def test_draws_by_episode_agree_up_to_the_largest_datasets(words, counts, gap):
+    cumulative = np.cumsum([0, *counts])
+    first = cumulative[:-1] + gap
+    arguments = (np.array(words, np.uint64), np.flatnonzero(counts), cumulative, first)
+    compare("draw_by_episode", arguments, ((len(words),), np.int64))
+
+
+def test_the_plain_twin_stacks_newest_last_with_zeros_before_the_first():
+    frames = np.arange(1, 13, dtype=np.uint8).reshape(6, 2)
+    out = np.full((2, 2, 3), 99, np.uint8)
+    reference.stacks(
+        kernels.addresses([frames]),
+        np.array([0, 6]),
+        np.array([4, 3]),
+        np.array([2, 3]),
+        np.zeros(2, np.uint8),
+        out,
+    )
+    assert out.tolist() == [[[5, 7, 9], [6, 8, 10]], [[0, 0, 7], [0, 0, 8]]]
+
+
+def test_the_plain_twin_draws_the_high_half_of_the_product():
+    words = np.array([0, 2**62, 2**63 - 1, 2**63, 2**64 - 1], np.uint64)
+    out = np.empty(5, np.int64)
+    reference.draw(words, np.array([0, 1, 4]), np.array([10, 20]), out)
+    assert out.tolist() == [10, 20, 20, 21, 22]
+
+
+def test_kernels_read_nothing_outside_the_shards(python):
+    """Frames that fill a page up to its end, and begin one, with forbidden pages all around."""
+    code = """
+        import ctypes, mmap
+        import numpy as np
+        from atarirb.kernels import compiled
+
+        libc = ctypes.CDLL(None, use_errno=True)
+        page = mmap.PAGESIZE
+        whole = mmap.mmap(-1, 3 * page)
+        base = ctypes.addressof(ctypes.c_char.from_buffer(whole))
+        whole[page : 2 * page] = bytes(index % 251 for index in range(page))
+        for outside in (base, base + 2 * page):
+            assert libc.mprotect(ctypes.c_void_p(outside), ctypes.c_size_t(page), 0) == 0
+        for pixels in (1, 4, 16, 64, 256):
+            steps = page // pixels
+            bases, offsets = np.array([base + page], np.uintp), np.array([0, steps])
+            index = np.array([0, 1, steps - 2, steps - 1, -1])
+            first = np.zeros(5, np.int64)
+            out, next_out = np.empty((2, 5, pixels), np.uint8)
+            compiled.frames(bases, offsets, index, out)
+            compiled.pairs(bases, offsets, index, index[::-1].copy(), out, next_out)
+            for depth in (1, 2, 3, 4, 5):
+                out, next_out = np.empty((2, 5, pixels, depth), np.uint8)
+                blank = np.zeros(pixels, np.uint8)
+                compiled.stacks(bases, offsets, index, first, blank, out)
+                compiled.stack_pairs(bases, offsets, index, index[::-1].copy(), first, blank, out, next_out)
+        print("done")
+    """
+    assert python(code) == "done\n"
+
+
+def test_importing_the_kernels_compiles_none(python):
+    code = """
+        from atarirb.kernels import compiled
+        dispatchers = [value for value in vars(compiled).values() if hasattr(value, "signatures")]
+        print(len(dispatchers) > 5, sum(len(dispatcher.signatures) for dispatcher in dispatchers))
+    """
+    assert python(code) == "True 0\n"
+
+
+def test_no_kernel_runs_in_threads_of_numba():
+    dispatchers = [value for value in vars(compiled).values() if hasattr(value, "targetoptions")]
+    assert dispatchers
+    for dispatcher in dispatchers:
+        assert not dispatcher.targetoptions.get("parallel")
+        assert dispatcher.targetoptions.get("nogil")
+
+
+@pytest.mark.parametrize(("value", "module"), [("0", "reference"), ("1", "compiled"), ("", "compiled")])
+def test_an_environment_variable_turns_numba_off(python, value, module):
+    code = "from atarirb import kernels; print(kernels.active().__name__)"
+    assert python(code, ATARIRB_NUMBA=value) == f"atarirb.kernels.{module}\n"
+
+
+def test_kernels_are_the_plain_ones_without_numba(python):
+    code = "import sys; sys.modules['numba'] = None; from atarirb import kernels; print(kernels.active())"
+    assert "atarirb.kernels.reference" in python(code)
