@@ -21,7 +21,7 @@ def positive(name: str, value: Any, *, most: int = 2**63 - 1) -> int:
     except TypeError:
         number = 0
     if not 1 <= number <= most or isinstance(value, bool):
-        limit = "of 1 or more" if number < 1 else f"from 1 to {most:,}"
+        limit = f"from 1 to {most:,}" if number > most else "of 1 or more"
         raise ArgumentError(f"{name} is {value!r}, expected an integer {limit}")
     return number
 
@@ -77,11 +77,13 @@ def as_index(indices: Any, count: int, *, noun: str = "step") -> tuple[np.ndarra
         return np.flatnonzero(array), False
     if array.size == 0 and array.ndim == 1:
         return np.zeros(0, np.int64), False
+    if array.dtype.kind == "f" and isinstance(indices, (list, tuple)):
+        array = np.array(indices, np.object_)  # NumPy makes floats of ints of which some need 64 bits
     flat = array.reshape(-1)
     if array.dtype == np.object_ and all(type(value) is int for value in flat):
         _check_range(flat, count, noun)
     if array.dtype.kind not in "iu":
-        what = repr(indices) if array.ndim == 0 else f"{array.dtype} values"
+        what = repr(indices) if array.ndim == 0 else f"{np.asarray(indices).dtype} values"
         raise StepIndexTypeError(f"{noun}s are indexed by integers, got {what[:80]}")
     _check_range(flat, count, noun)
     index = flat.astype(np.int64)  # a copy, so that what is handed out is no one else's

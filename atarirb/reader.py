@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -91,7 +90,7 @@ def open(  # the name in atarirb's namespace, as gzip.open
         frame_stack=frame_stack,
         n_step=n_step,
         gamma=gamma,
-        columns=(columns,) if isinstance(columns, str) else tuple(columns or ()),
+        columns=_names(columns),
         output=output,
         device=device,
         time_limit=time_limit,
@@ -108,11 +107,12 @@ class Reader:
 
     def __init__(self, path: str | os.PathLike[str], options: Options):
         self._path = os.fspath(path)
+        self._absolute = os.path.abspath(path)  # the working directory may change
         self._options = options
         if options.output == "jax":
             from atarirb.outputs import jax as output
 
-            output.require()
+            output.check(options.device)
         self._dataset: Dataset | None = _open_dataset(self._path)
         self._index = EpisodeIndex.of(
             self._dataset.episodes, time_limit_terminates=options.time_limit == "terminated"
@@ -217,7 +217,7 @@ class Reader:
         """
         index, single = as_index(indices, len(self))
         batch = transitions(self._opened(), self._index, self._recipe, index)
-        return self._output(_map(batch, operator.itemgetter(0)) if single else batch)
+        return self._output(_first(batch) if single else batch)
 
     __getitem__ = get
 
@@ -307,9 +307,9 @@ class Reader:
         if options.device is not None:
             from atarirb.outputs import jax as output
 
-            options = dataclasses.replace(options, device=output.describe_device(options.device))
+            options = dataclasses.replace(options, device=output.pack_device(options.device))
         selected = None if self._selected.all() else np.packbits(self._selected)
-        return _reopen, (os.path.abspath(self._path), options, selected)
+        return _reopen, (self._absolute, options, selected)
 
     def __repr__(self) -> str:
         changed = [
@@ -367,18 +367,25 @@ def _recipe(options: Options, dataset: Dataset) -> Recipe:
     )
 
 
-def _map(batch: Batch, function: Any) -> Batch:
-    return {
-        name: _map(leaf, function) if isinstance(leaf, dict) else function(leaf)
-        for name, leaf in batch.items()
-    }
+def _names(columns: Any) -> tuple[str, ...]:
+    if isinstance(columns, str):
+        return (columns,)
+    try:
+        return tuple(columns or ())
+    except TypeError:
+        raise ArgumentError(f"columns is {columns!r}, expected names") from None
+
+
+def _first(batch: Batch) -> Batch:
+    """Take the first row of every leaf; those of one axis become arrays of none."""
+    return {name: _first(leaf) if isinstance(leaf, dict) else leaf[0, ...] for name, leaf in batch.items()}
 
 
 def _reopen(path: str, options: Options, selected: np.ndarray | None) -> Reader:
     if options.device is not None:
         from atarirb.outputs import jax as output
 
-        options = dataclasses.replace(options, device=output.find_device(options.device))
+        options = dataclasses.replace(options, device=output.unpack_device(options.device))
     reader = Reader(path, options)
     if selected is None:
         return reader

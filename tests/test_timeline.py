@@ -89,7 +89,7 @@ def test_a_log_without_add_count_is_never_joined_wrongly(args):
 @given(plays, st.data())
 def test_chosen_splits_give_their_part_and_cut_at_its_edges(args, data):
     with tempfile.TemporaryDirectory() as tmp:
-        play, reader = dataset_of(args, Path(tmp))
+        _, reader = dataset_of(args, Path(tmp))
         splits, slots = reader.locate(range(len(reader)))
         chosen = data.draw(st.sets(st.sampled_from(sorted(set(reader.info.splits))), min_size=1))
         atarirb.ingest(Path(tmp) / "Game/1", Path(tmp) / "part", splits=chosen)
@@ -161,7 +161,10 @@ def test_extra_columns_are_carried_along(tmp_path):
         np.testing.assert_array_equal(batch[name], values[play.logged])
 
 
-@pytest.mark.parametrize(("shape", "dtype"), [((2, 3, 3), np.uint8), ((5,), np.float32), ((7, 1), np.uint16)])
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [((2, 3, 3), np.uint8), ((5,), np.float32), ((7, 1), ">u2"), ((3,), np.float16), ((2,), np.complex128)],
+)
 def test_frames_of_any_shape_and_dtype(tmp_path, shape, dtype):
     args = {"lengths": [5, 9], "capacity": 15, "frame_shape": shape, "frame_dtype": dtype}
     play, reader = dataset_of(args, tmp_path)

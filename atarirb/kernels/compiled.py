@@ -12,6 +12,7 @@ from numba import carray, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from atarirb.kernels import reference
 from atarirb.kernels.jit import kernel
 
 
@@ -188,29 +189,36 @@ def _stacks_of_any(bases, offsets, index, first, blank, out):
                 out[row, p, depth - 1 - back] = frame[p]
 
 
-def _stacks_as_words(out):
+def _as_words(out):
     """View uint8[B, P, 4] as uint32[B, P]; None where that is not what it is."""
     if out.dtype == np.uint8 and out.shape[2] == 4 and np.little_endian:
         return out.view(np.uint32)[:, :, 0]
     return None
 
 
+def _as_unsigned(values):
+    """View values of 1, 2, 4 or 8 bytes as unsigned integers: kernels move them, whatever they mean."""
+    return values.view(f"u{values.dtype.itemsize}")
+
+
 def stacks(bases, offsets, index, first, blank, out):
-    words = _stacks_as_words(out)
+    words = _as_words(out)
     if words is not None:
         _stacks_of_4(bases, offsets, index, first, blank, words)
+    elif out.dtype.itemsize <= 8:
+        _stacks_of_any(bases, offsets, index, first, _as_unsigned(blank), _as_unsigned(out))
     else:
-        _stacks_of_any(bases, offsets, index, first, blank, out)
+        reference.stacks(bases, offsets, index, first, blank, out)
 
 
 def stack_pairs(bases, offsets, index, next_index, first, blank, out, next_out):
-    words = _stacks_as_words(out)
+    words = _as_words(out)
     if words is not None:
-        next_words = _stacks_as_words(next_out)
+        next_words = _as_words(next_out)
         _stack_pairs_of_4(bases, offsets, index, next_index, first, blank, words, next_words)
     else:
-        _stacks_of_any(bases, offsets, index, first, blank, out)
-        _stacks_of_any(bases, offsets, next_index, first, blank, next_out)
+        stacks(bases, offsets, index, first, blank, out)
+        stacks(bases, offsets, next_index, first, blank, next_out)
 
 
 @kernel

@@ -10,11 +10,13 @@ memory of a batch is therefore never used again before the last array over it is
 
 from __future__ import annotations
 
+import io
+import pickle
 from typing import Any
 
 import numpy as np
 
-from atarirb.errors import KeyTypeError, MissingPackageError
+from atarirb.errors import ArgumentError, KeyTypeError, MissingPackageError
 
 
 def _jax() -> Any:
@@ -25,26 +27,31 @@ def _jax() -> Any:
     return jax
 
 
-def require() -> None:
-    """Check that jax is installed.
+def check(device: Any) -> None:
+    """Check that jax is installed and that batches can be put on `device`. Touches no accelerator.
 
     Raises:
-        MissingPackageError: It is not.
+        MissingPackageError: jax is not installed.
+        ArgumentError: `device` is neither a device nor a sharding.
     """
-    _jax()
+    jax = _jax()
+    if device is not None and not isinstance(device, (jax.Device, jax.sharding.Sharding)):
+        raise ArgumentError(f"device is {device!r}, expected a jax.Device or a jax.sharding.Sharding")
 
 
 def key_words(key: Any) -> np.ndarray:
     """Return the words of a typed or raw PRNG key, as a NumPy array.
 
     Raises:
-        KeyTypeError: It is being traced, so it has no value yet.
+        KeyTypeError: It is no array, or is being traced and so has no value yet.
     """
     jax = _jax()
     if isinstance(key, jax.core.Tracer):
         raise KeyTypeError(
             "unusable key: it is traced, inside jit or the like; batches are drawn on the host, outside"
         )
+    if not isinstance(key, jax.Array):
+        raise KeyTypeError(f"unusable key {key!r}: it is of jax, but no array")
     if jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key):
         key = jax.random.key_data(key)
     return np.asarray(key)
@@ -62,26 +69,50 @@ def put(batch: dict[str, Any], device: Any = None) -> dict[str, Any]:
     """
     jax = _jax()
     wide = jax.config.jax_enable_x64
-
-    def stays(name: str, leaf: np.ndarray) -> bool:
-        return name == "index" or (not wide and leaf.dtype.itemsize > 4 and leaf.dtype.kind in "iuf")
-
-    host = {name: leaf for name, leaf in batch.items() if isinstance(leaf, np.ndarray) and stays(name, leaf)}
-    moved = {name: leaf for name, leaf in batch.items() if name not in host}
-    moved = jax.device_put(moved, device) if device is not None else jax.device_put(moved)
-    return {name: host[name] if name in host else moved[name] for name in batch}
+    moved = jax.device_put(_movable(batch, wide), device)
+    return _merged(batch, moved)
 
 
-def describe_device(device: Any) -> Any:
-    """Turn a device into something that can be pickled; other placements are left as they are."""
-    if device is not None and isinstance(device, _jax().Device):
-        return ("device", device.platform, device.id)
-    return device
+def _stays(name: str, leaf: np.ndarray, wide: bool) -> bool:
+    """Tell whether a leaf must stay on the host to keep its values."""
+    return name == "index" or (not wide and leaf.dtype.itemsize > 4 and leaf.dtype.kind in "iuf")
 
 
-def find_device(description: Any) -> Any:
-    """Undo `describe_device`."""
-    if isinstance(description, tuple) and description[:1] == ("device",):
-        _, platform, number = description
-        return next(device for device in _jax().devices(platform) if device.id == number)
-    return description
+def _movable(batch: dict[str, Any], wide: bool) -> dict[str, Any]:
+    """Return the tree of the leaves that need not stay."""
+    return {
+        name: _movable(leaf, wide) if isinstance(leaf, dict) else leaf
+        for name, leaf in batch.items()
+        if isinstance(leaf, dict) or not _stays(name, leaf, wide)
+    }
+
+
+def _merged(batch: dict[str, Any], moved: dict[str, Any]) -> dict[str, Any]:
+    """Put the leaves that moved in the place of those of `batch`, in its order."""
+    return {
+        name: _merged(leaf, moved[name]) if isinstance(leaf, dict) else moved.get(name, leaf)
+        for name, leaf in batch.items()
+    }
+
+
+def pack_device(device: Any) -> bytes:
+    """Pickle a device or a sharding: devices themselves cannot be, so they go by platform and number."""
+
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, value: Any) -> Any:
+            return (value.platform, value.id) if isinstance(value, _jax().Device) else None
+
+    file = io.BytesIO()
+    Pickler(file).dump(device)
+    return file.getvalue()
+
+
+def unpack_device(data: bytes) -> Any:
+    """Undo `pack_device`, with the devices of this process."""
+
+    class Unpickler(pickle.Unpickler):
+        def persistent_load(self, name: Any) -> Any:
+            platform, number = name
+            return next(device for device in _jax().devices(platform) if device.id == number)
+
+    return Unpickler(io.BytesIO(data)).load()

@@ -144,7 +144,7 @@ class OriginalLogs:
                         f"as $store$_{COLUMNS[0]}_ckpt.{split}.gz"
                     )
                 _check_column(stream, name)
-                columns[name] = Column(shape=stream.shape[1:], dtype=stream.dtype)
+                columns[name] = Column(shape=stream.shape[1:], dtype=stream.dtype.newbyteorder("="))
         if capacity == 0 or capacity >= 2**31:
             raise LogError(f"split {split} has {capacity:,} rows, expected 1 to 2**31 - 1")
         terminals, odd = self._terminals(split)
@@ -313,4 +313,5 @@ def _pick(stream: NpyStream, slots: Sequence[int]) -> list[np.ndarray]:
 
 
 def _as_bytes(rows: np.ndarray) -> memoryview:
-    return memoryview(np.ascontiguousarray(rows).reshape(-1).view(np.uint8))
+    native = np.ascontiguousarray(rows, rows.dtype.newbyteorder("="))
+    return memoryview(native.reshape(-1).view(np.uint8))
