@@ -46,15 +46,16 @@ def key_words(key: Any) -> np.ndarray:
         KeyTypeError: It is no array, or is being traced and so has no value yet.
     """
     jax = _jax()
-    if isinstance(key, jax.core.Tracer):
-        raise KeyTypeError(
-            "unusable key: it is traced, inside jit or the like; batches are drawn on the host, outside"
-        )
     if not isinstance(key, jax.Array):
         raise KeyTypeError(f"unusable key {key!r}: it is of jax, but no array")
     if jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key):
         key = jax.random.key_data(key)
-    return np.asarray(key)
+    try:
+        return np.asarray(key)
+    except jax.errors.TracerArrayConversionError:
+        raise KeyTypeError(
+            "unusable key: it is traced, inside jit or the like; batches are drawn on the host, outside"
+        ) from None
 
 
 def put(batch: dict[str, Any], device: Any = None) -> dict[str, Any]:
