@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -82,17 +81,17 @@ def transitions(dataset: Dataset, episodes: EpisodeIndex, recipe: Recipe, index:
     observation = pool.empty((rows, *shape), dataset.frames.dtype)
     next_observation = pool.empty((rows, *shape), dataset.frames.dtype)
     step = _empty_steps(rows)
-    describe = _describe(dataset, episodes, recipe)
+    _describe(dataset, episodes, recipe, index, step)
+    following = step["next_index"]
 
-    def work(index, first, next_index, *out):
-        *scalars, observation, next_observation = out
-        describe(index, first, next_index, *scalars)
+    def work(ticket: np.ndarray) -> None:
         if recipe.frame_stack == 1:
-            dataset.frames.pairs(index, next_index, observation, next_observation)
+            dataset.frames.pairs(ticket, index, following, observation, next_observation)
         else:
-            dataset.frames.stack_pairs(index, next_index, first, observation, next_observation)
+            first = step["first"]
+            dataset.frames.stack_pairs(ticket, index, following, first, observation, next_observation)
 
-    threads.spread(work, index, *step.values(), observation, next_observation)
+    threads.spread(work, 2 * observation.nbytes)
     batch = _assemble(step, index, observation, next_observation)
     batch |= _columns(dataset, episodes, recipe, index)
     return batch
@@ -127,16 +126,20 @@ def slices(
     episode = episodes.episode_of(starts)
     stop = np.minimum(episodes.starts[episode + 1], starts + lengths + recipe.n_step)
     shown = np.where(at < stop[:, None], at, -1).reshape(-1)
-    if recipe.frame_stack == 1:
-        threads.spread(dataset.frames.frames, shown, frames)
-    else:
-        first = np.repeat(episodes.starts[episode], span)
-        threads.spread(dataset.frames.stacks, shown, first, frames)
+    first = np.repeat(episodes.starts[episode], span)
+
+    def work(ticket: np.ndarray) -> None:
+        if recipe.frame_stack == 1:
+            dataset.frames.frames(ticket, shown, frames)
+        else:
+            dataset.frames.stacks(ticket, shown, first, frames)
+
+    threads.spread(work, frames.nbytes)
     frames = frames.reshape(len(starts), span, *shape)
 
     flat = index.reshape(-1)
     step = _empty_steps(len(flat))
-    _describe(dataset, episodes, recipe)(flat, *step.values())
+    _describe(dataset, episodes, recipe, flat, step)
     step = {name: values.reshape(index.shape) for name, values in step.items()}
     batch = _assemble(step, index, frames[:, :length], frames[:, recipe.n_step :])
     for name, values in _columns(dataset, episodes, recipe, flat).items():
@@ -163,18 +166,18 @@ def _empty_steps(rows: int) -> dict[str, np.ndarray]:
     }
 
 
-def _describe(dataset: Dataset, episodes: EpisodeIndex, recipe: Recipe) -> Callable[..., None]:
-    """Bind the kernel `steps` to a dataset."""
-    steps = kernels.active().steps
-    actions, rewards = dataset.addresses["action"], dataset.addresses["reward"]
-
-    def describe(index: np.ndarray, *out: np.ndarray) -> None:
-        steps(
-            index, episodes.starts, episodes.terminal_end, recipe.powers,
-            dataset.offsets, actions, rewards, *out,
-        )  # fmt: skip
-
-    return describe
+def _describe(
+    dataset: Dataset,
+    episodes: EpisodeIndex,
+    recipe: Recipe,
+    index: np.ndarray,
+    step: dict[str, np.ndarray],
+) -> None:
+    """Fill all that the kernel `steps` finds out about steps `index`."""
+    kernels.active().steps(
+        index, episodes.starts, episodes.terminal_end, recipe.powers, dataset.offsets,
+        dataset.addresses["action"], dataset.addresses["reward"], *step.values(),
+    )  # fmt: skip
 
 
 def _assemble(
@@ -243,5 +246,5 @@ def gather(dataset: Dataset, name: str, index: np.ndarray) -> np.ndarray:
     out = np.empty((len(index), *sample.shape[1:]), sample.dtype)
     # Through `frames`, with the rows as bytes: one kernel serves columns of every dtype.
     rows = out.reshape(len(index), math.prod(sample.shape[1:])).view(np.uint8)
-    kernels.active().frames(dataset.addresses[name], dataset.offsets, index, rows)
+    kernels.active().frames(kernels.ticket(), dataset.addresses[name], dataset.offsets, index, rows)
     return out

@@ -35,7 +35,7 @@ class Pool:
     """A pool of blocks of memory.
 
     Args:
-        idle_bytes: Most bytes kept for later; what comes back above that is freed.
+        idle_bytes: Most bytes kept for later; above that, what has been idle longest is freed.
     """
 
     def __init__(self, idle_bytes: int = 256 << 20):
@@ -44,7 +44,7 @@ class Pool:
         os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
-        self._blocks: dict[int, collections.deque[mmap.mmap]] = {}
+        self._blocks: collections.deque[tuple[int, mmap.mmap]] = collections.deque()
         self._idle = 0
         # A lease can end in the middle of any bytecode, one under this lock included.
         self._lock = threading.RLock()
@@ -74,19 +74,22 @@ class Pool:
 
     def _take(self, size_class: int) -> mmap.mmap:
         with self._lock:
-            blocks = self._blocks.get(size_class)
-            if blocks:
-                self._idle -= size_class
-                return blocks.pop()
+            for place in range(len(self._blocks) - 1, -1, -1):  # the last one is the likeliest to be cached
+                if self._blocks[place][0] == size_class:
+                    block = self._blocks[place][1]
+                    del self._blocks[place]
+                    self._idle -= size_class
+                    return block
         # Private: a child made by fork must not see what its parent does with the block later.
         return mmap.mmap(-1, size_class, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
     def _give_back(self, number: int, block: mmap.mmap, size_class: int) -> None:
         with self._lock:
             self._leases.pop(number, None)
-            if self._idle + size_class <= self._idle_bytes:
-                self._idle += size_class
-                self._blocks.setdefault(size_class, collections.deque()).append(block)
+            self._blocks.append((size_class, block))
+            self._idle += size_class
+            while self._idle > self._idle_bytes:  # the longest idle go first
+                self._idle -= self._blocks.popleft()[0]
 
 
 #: The pool of this process.

@@ -6,8 +6,6 @@ has none of them and makes its own. Callers may be many threads themselves; each
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import os
 import queue
 import threading
@@ -19,6 +17,37 @@ from atarirb.errors import ArgumentError
 
 #: Rows are spread only if the work moves at least this many bytes; waking a thread takes a while.
 _WORTH_BYTES = 1 << 19
+
+
+class _Part:
+    """A helper's part in some work: to join in while there is something left to do."""
+
+    def __init__(self, work: Callable[[np.ndarray], None], ticket: np.ndarray):
+        self._work: Callable[[np.ndarray], None] | None = work
+        self._ticket = ticket
+        self._claim = threading.Lock()
+        self._done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+
+    def join_in(self) -> None:
+        """Do what is left, unless the part was called off."""
+        if not self._claim.acquire(blocking=False):
+            return
+        assert self._work is not None
+        try:
+            self._work(self._ticket)
+        except BaseException as error:
+            self._work = None
+            self._done.put(error)
+        else:
+            self._work = None  # or its arrays would live until the next part comes
+            self._done.put(None)
+
+    def end(self) -> BaseException | None:
+        """Call the part off if it has not begun; otherwise wait for it, and return its error."""
+        if self._claim.acquire(blocking=False):
+            self._work = None
+            return None
+        return self._done.get()
 
 
 class _Crew:
@@ -37,36 +66,20 @@ class _Crew:
         self._lock = threading.Lock()
         self._size = 0
 
-    def give(self, part: _Part) -> None:
-        """Have a part done by some thread."""
-        if self._size < count():
+    def give(self, part: _Part, helpers: int) -> None:
+        """Hand a part to a crew of so many threads."""
+        if self._size < helpers:
             with self._lock:
-                while self._size < count():
+                while self._size < helpers:
                     self._size += 1
                     name = f"atarirb-{self._size}"
                     threading.Thread(target=_serve, args=(self._parts,), name=name, daemon=True).start()
         self._parts.put(part)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Part:
-    """Some rows of some work; `done` gets None or the error when they are done."""
-
-    work: Callable[..., None]
-    arrays: list[np.ndarray]
-    done: queue.SimpleQueue[BaseException | None]
-
-
 def _serve(parts: queue.SimpleQueue[_Part]) -> None:
     while True:
-        part = parts.get()
-        try:
-            part.work(*part.arrays)
-        except BaseException as error:
-            part.done.put(error)
-        else:
-            part.done.put(None)
-        del part  # or the arrays would live until the next part comes
+        parts.get().join_in()
 
 
 _crew = _Crew()
@@ -89,27 +102,26 @@ def count() -> int:
     return int(chosen)
 
 
-def spread(work: Callable[..., None], *arrays: np.ndarray) -> None:
-    """Call ``work(*parts)`` for parts of the arrays' rows that together are all of them.
+def spread(work: Callable[[np.ndarray], None], size: int) -> None:
+    """Have some work done by this thread and, if it is worth it, by others that join in.
+
+    Nobody is given a fixed share: each takes the next few rows until none are left, so a helper that
+    is slow to wake costs nothing, and one that never woke is called off.
 
     Args:
-        work: Called once per part, possibly in several threads at once.
-        *arrays: Arrays of equal length; those of the last one tell how much work there is.
+        work: Called with a ticket, int64[1], the next row to do, by several threads at once; a kernel
+            that takes rows by it (see `atarirb.kernels`).
+        size: Bytes that the work moves.
     """
-    rows = len(arrays[0])
-    parts = min(count(), rows) if arrays[-1].nbytes >= _WORTH_BYTES else 1
-    if parts <= 1:
-        work(*arrays)
-        return
-    edges = [rows * part // parts for part in range(parts + 1)]
-    slices = [slice(low, high) for low, high in itertools.pairwise(edges)]
-    done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
-    for part in slices[1:]:
-        _crew.give(_Part(work, [array[part] for array in arrays], done))
+    ticket = np.zeros(1, np.int64)
+    helpers = count() - 1 if size >= _WORTH_BYTES else 0
+    parts = [_Part(work, ticket) for _ in range(helpers)]
+    for part in parts:
+        _crew.give(part, helpers)
     try:
-        work(*[array[slices[0]] for array in arrays])
+        work(ticket)
     finally:
-        errors = [done.get() for _ in slices[1:]]
+        errors = [part.end() for part in parts]
     for error in errors:
         if error is not None:
             raise error

@@ -112,24 +112,52 @@ def _fetch(bases, offsets, step, row_bytes, target):
         _clear(target, np.uintp(row_bytes))
 
 
+@intrinsic
+def _add(_, address, amount):
+    """Add to the int64 at an address, in one step for all threads, and return what it was."""
+
+    def codegen(context, builder, signature, args):
+        pointer = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
+        return builder.atomic_rmw("add", pointer, args[1], "monotonic")
+
+    return types.int64(types.uintp, types.int64), codegen
+
+
+# Rows taken at a time: few enough that threads end together, enough that they seldom meet.
+_ROWS = 8
+
+
 @kernel
-def frames(bases, offsets, index, out):
-    row_bytes = out.shape[1]
+def _take(ticket):
+    """Take the next rows to do; returns the first of them."""
+    return _add(np.uintp(ticket.ctypes.data), _ROWS)
+
+
+@kernel
+def frames(ticket, bases, offsets, index, out):
+    row_bytes, rows = out.shape[1], len(index)
     target = np.uintp(out.ctypes.data)
-    for row in range(len(index)):
-        _fetch(bases, offsets, index[row], row_bytes, target + np.uintp(row * row_bytes))
+    taken = _take(ticket)
+    while taken < rows:
+        for row in range(taken, min(taken + _ROWS, rows)):
+            _fetch(bases, offsets, index[row], row_bytes, target + np.uintp(row * row_bytes))
+        taken = _take(ticket)
 
 
 @kernel
-def pairs(bases, offsets, index, next_index, out, next_out):
-    row_bytes = out.shape[1]
+def pairs(ticket, bases, offsets, index, next_index, out, next_out):
+    row_bytes, rows = out.shape[1], len(index)
     target, next_target = np.uintp(out.ctypes.data), np.uintp(next_out.ctypes.data)
-    for row in range(len(index)):  # a row's two frames are neighbours on disk: fetch them together
-        if row + 1 < len(index):
-            _expect(bases, offsets, index[row + 1], row_bytes, 2)
-        at = np.uintp(row * row_bytes)
-        _fetch(bases, offsets, index[row], row_bytes, target + at)
-        _fetch(bases, offsets, next_index[row], row_bytes, next_target + at)
+    taken = _take(ticket)
+    while taken < rows:
+        for row in range(taken, min(taken + _ROWS, rows)):
+            # A row's two frames are neighbours on disk: they are fetched together.
+            if row + 1 < rows:
+                _expect(bases, offsets, index[row + 1], row_bytes, 2)
+            at = np.uintp(row * row_bytes)
+            _fetch(bases, offsets, index[row], row_bytes, target + at)
+            _fetch(bases, offsets, next_index[row], row_bytes, next_target + at)
+        taken = _take(ticket)
 
 
 @kernel
@@ -162,31 +190,59 @@ def _stack_of_4(bases, offsets, step, first, blank, out):
 
 
 @kernel
-def _stacks_of_4(bases, offsets, index, first, blank, out):
-    for row in range(len(index)):
-        _stack_of_4(bases, offsets, index[row], first[row], blank, out[row])
+def _stacks_of_4(ticket, bases, offsets, index, first, blank, out):
+    rows = len(index)
+    taken = _take(ticket)
+    while taken < rows:
+        for row in range(taken, min(taken + _ROWS, rows)):
+            _stack_of_4(bases, offsets, index[row], first[row], blank, out[row])
+        taken = _take(ticket)
 
 
 @kernel
-def _stack_pairs_of_4(bases, offsets, index, next_index, first, blank, out, next_out):
-    for row in range(len(index)):  # neighbours again: the second stack finds its frames in the cache
-        _stack_of_4(bases, offsets, index[row], first[row], blank, out[row])
-        _stack_of_4(bases, offsets, next_index[row], first[row], blank, next_out[row])
+def _stack_pairs_of_4(ticket, bases, offsets, index, next_index, first, blank, out, next_out):
+    rows = len(index)
+    taken = _take(ticket)
+    while taken < rows:
+        for row in range(taken, min(taken + _ROWS, rows)):
+            # Neighbours again: the second stack finds its frames in the cache.
+            _stack_of_4(bases, offsets, index[row], first[row], blank, out[row])
+            _stack_of_4(bases, offsets, next_index[row], first[row], blank, next_out[row])
+        taken = _take(ticket)
 
 
 @kernel
-def _stacks_of_any(bases, offsets, index, first, blank, out):
-    pixels, depth = out.shape[1], out.shape[2]
+def _stack_of_any(bases, offsets, step, first, blank, out):
+    pixels, depth = out.shape
     none = np.uintp(blank.ctypes.data)
-    row_bytes = pixels * out.itemsize
-    for row in range(len(index)):
-        for back in range(depth):
-            source = none
-            if index[row] >= 0:
-                source = _shown(bases, offsets, index[row] - back, first[row], row_bytes, none)
-            frame = carray(_pointer(source), (pixels,), out.dtype)
-            for p in range(pixels):
-                out[row, p, depth - 1 - back] = frame[p]
+    for back in range(depth):
+        source = none
+        if step >= 0:
+            source = _shown(bases, offsets, step - back, first, pixels * out.itemsize, none)
+        frame = carray(_pointer(source), (pixels,), out.dtype)
+        for p in range(pixels):
+            out[p, depth - 1 - back] = frame[p]
+
+
+@kernel
+def _stacks_of_any(ticket, bases, offsets, index, first, blank, out):
+    rows = len(index)
+    taken = _take(ticket)
+    while taken < rows:
+        for row in range(taken, min(taken + _ROWS, rows)):
+            _stack_of_any(bases, offsets, index[row], first[row], blank, out[row])
+        taken = _take(ticket)
+
+
+@kernel
+def _stack_pairs_of_any(ticket, bases, offsets, index, next_index, first, blank, out, next_out):
+    rows = len(index)
+    taken = _take(ticket)
+    while taken < rows:
+        for row in range(taken, min(taken + _ROWS, rows)):
+            _stack_of_any(bases, offsets, index[row], first[row], blank, out[row])
+            _stack_of_any(bases, offsets, next_index[row], first[row], blank, next_out[row])
+        taken = _take(ticket)
 
 
 def _as_words(out):
@@ -201,24 +257,27 @@ def _as_unsigned(values):
     return values.view(f"u{values.dtype.itemsize}")
 
 
-def stacks(bases, offsets, index, first, blank, out):
+def stacks(ticket, bases, offsets, index, first, blank, out):
     words = _as_words(out)
     if words is not None:
-        _stacks_of_4(bases, offsets, index, first, blank, words)
+        _stacks_of_4(ticket, bases, offsets, index, first, blank, words)
     elif out.dtype.itemsize <= 8:
-        _stacks_of_any(bases, offsets, index, first, _as_unsigned(blank), _as_unsigned(out))
+        blank, out = _as_unsigned(blank), _as_unsigned(out)
+        _stacks_of_any(ticket, bases, offsets, index, first, blank, out)
     else:
-        reference.stacks(bases, offsets, index, first, blank, out)
+        reference.stacks(ticket, bases, offsets, index, first, blank, out)
 
 
-def stack_pairs(bases, offsets, index, next_index, first, blank, out, next_out):
+def stack_pairs(ticket, bases, offsets, index, next_index, first, blank, out, next_out):
     words = _as_words(out)
     if words is not None:
-        next_words = _as_words(next_out)
-        _stack_pairs_of_4(bases, offsets, index, next_index, first, blank, words, next_words)
+        following = _as_words(next_out)
+        _stack_pairs_of_4(ticket, bases, offsets, index, next_index, first, blank, words, following)
+    elif out.dtype.itemsize <= 8:
+        blank, out, following = _as_unsigned(blank), _as_unsigned(out), _as_unsigned(next_out)
+        _stack_pairs_of_any(ticket, bases, offsets, index, next_index, first, blank, out, following)
     else:
-        stacks(bases, offsets, index, first, blank, out)
-        stacks(bases, offsets, next_index, first, blank, next_out)
+        reference.stack_pairs(ticket, bases, offsets, index, next_index, first, blank, out, next_out)
 
 
 @kernel

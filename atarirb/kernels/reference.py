@@ -15,29 +15,41 @@ def _row(bases: np.ndarray, offsets: np.ndarray, step: int, size: int, dtype: np
     return np.frombuffer(raw, dtype)
 
 
-def frames(bases, offsets, index, out):
+def _rows(ticket, count):
+    """Yield the rows that this caller is to do: one after the other, until none are left."""
+    while ticket[0] < count:
+        row = ticket[0]
+        ticket[0] = row + 1
+        yield row
+
+
+def frames(ticket, bases, offsets, index, out):
     """Gather rows.
 
     Args:
+        ticket: int64[1], the next row to do.
         bases: uintp[shards].
         offsets: int64[shards + 1].
         index: int64[B], -1 for zeros.
         out: uint8[B, row bytes].
     """
-    for row, step in enumerate(index):
-        out[row] = _row(bases, offsets, step, out.shape[1], np.uint8) if step >= 0 else 0
+    for row in _rows(ticket, len(index)):
+        out[row] = _row(bases, offsets, index[row], out.shape[1], np.uint8) if index[row] >= 0 else 0
 
 
-def pairs(bases, offsets, index, next_index, out, next_out):
+def pairs(ticket, bases, offsets, index, next_index, out, next_out):
     """Gather two rows each, as `frames`."""
-    frames(bases, offsets, index, out)
-    frames(bases, offsets, next_index, next_out)
+    for row in _rows(ticket, len(index)):
+        here = slice(row, row + 1)
+        frames(np.zeros(1, np.int64), bases, offsets, index[here], out[here])
+        frames(np.zeros(1, np.int64), bases, offsets, next_index[here], next_out[here])
 
 
-def stacks(bases, offsets, index, first, blank, out):
+def stacks(ticket, bases, offsets, index, first, blank, out):
     """Gather the last S frames up to each step, newest last.
 
     Args:
+        ticket: int64[1], the next row to do.
         bases: uintp[shards].
         offsets: int64[shards + 1].
         index: int64[B], -1 for zeros.
@@ -46,7 +58,8 @@ def stacks(bases, offsets, index, first, blank, out):
         out: [B, pixels, S].
     """
     depth = out.shape[2]
-    for row, step in enumerate(index):
+    for row in _rows(ticket, len(index)):
+        step = index[row]
         for back in range(depth):
             shown = blank
             if step >= 0 and step - back >= first[row]:
@@ -54,10 +67,12 @@ def stacks(bases, offsets, index, first, blank, out):
             out[row, :, depth - 1 - back] = shown
 
 
-def stack_pairs(bases, offsets, index, next_index, first, blank, out, next_out):
+def stack_pairs(ticket, bases, offsets, index, next_index, first, blank, out, next_out):
     """Gather two stacks each, as `stacks`."""
-    stacks(bases, offsets, index, first, blank, out)
-    stacks(bases, offsets, next_index, first, blank, next_out)
+    for row in _rows(ticket, len(index)):
+        here = slice(row, row + 1)
+        for steps_of, to in ((index, out), (next_index, next_out)):
+            stacks(np.zeros(1, np.int64), bases, offsets, steps_of[here], first[here], blank, to[here])
 
 
 def steps(

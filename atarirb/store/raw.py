@@ -83,33 +83,45 @@ class Frames:
         self.shape = shape
         self.dtype = np.dtype(dtype)
 
-    def frames(self, index: np.ndarray, out: np.ndarray) -> None:
+    def frames(self, ticket: np.ndarray, index: np.ndarray, out: np.ndarray) -> None:
         """Gather frame ``index[i]`` into ``out[i]``; zeros for -1.
 
         Args:
+            ticket: int64[1], the next row to do; several threads may call with the same one.
             index: int64[B].
             out: [B, *shape], C-contiguous.
         """
-        kernels.active().frames(self._bases, self._offsets, index, _as_bytes(out))
+        kernels.active().frames(ticket, self._bases, self._offsets, index, _as_bytes(out))
 
-    def pairs(self, index: np.ndarray, next_index: np.ndarray, out: np.ndarray, next_out: np.ndarray) -> None:
+    def pairs(
+        self,
+        ticket: np.ndarray,
+        index: np.ndarray,
+        next_index: np.ndarray,
+        out: np.ndarray,
+        next_out: np.ndarray,
+    ) -> None:
         """Gather two frames per row, as `frames` does."""
         kernels.active().pairs(
-            self._bases, self._offsets, index, next_index, _as_bytes(out), _as_bytes(next_out)
+            ticket, self._bases, self._offsets, index, next_index, _as_bytes(out), _as_bytes(next_out)
         )
 
-    def stacks(self, index: np.ndarray, first: np.ndarray, out: np.ndarray) -> None:
+    def stacks(self, ticket: np.ndarray, index: np.ndarray, first: np.ndarray, out: np.ndarray) -> None:
         """Gather the frames ``index[i] - S + 1 .. index[i]``, newest last.
 
         Args:
+            ticket: As for `frames`.
             index: int64[B]; -1 gives zeros.
             first: int64[B], frames before this one are zeros (its episode's first step).
             out: [B, *shape, S], C-contiguous.
         """
-        kernels.active().stacks(self._bases, self._offsets, index, first, self._blank, _as_pixels(out))
+        kernels.active().stacks(
+            ticket, self._bases, self._offsets, index, first, self._blank, _as_pixels(out)
+        )
 
     def stack_pairs(
         self,
+        ticket: np.ndarray,
         index: np.ndarray,
         next_index: np.ndarray,
         first: np.ndarray,
@@ -118,6 +130,7 @@ class Frames:
     ) -> None:
         """Gather two stacks per row, as `stacks` does."""
         kernels.active().stack_pairs(
+            ticket,
             self._bases,
             self._offsets,
             index,
