@@ -28,21 +28,22 @@ def words(key: Any, count: int) -> np.ndarray:
     Raises:
         KeyTypeError: The key is of no such kind.
     """
-    return np.random.Philox(key=_philox_key(key)).random_raw(count)
+    # Given as `key=`, the same two words would cost a second sequence, seeded by the system.
+    return np.random.Philox(_seed_sequence(key)).random_raw(count)
 
 
-def _philox_key(key: Any) -> np.ndarray:
-    """Turn a key into uint64[2]."""
+def _seed_sequence(key: Any) -> np.random.SeedSequence:
+    """Turn a key into what makes Philox's two words of key, by ``generate_state(2, uint64)``."""
     if isinstance(key, np.random.Generator):
         drawn = np.asarray(key.bit_generator.random_raw(4), np.uint64)
-        key = np.random.SeedSequence([int(word) for word in drawn])
-    elif isinstance(key, (int, np.integer)) and not isinstance(key, (bool, np.bool_)):
+        return np.random.SeedSequence([int(word) for word in drawn])
+    if isinstance(key, (int, np.integer)) and not isinstance(key, (bool, np.bool_)):
         if key < 0:
             raise KeyTypeError(f"key {key} is negative; expected an int of 0 or more")
-        key = np.random.SeedSequence(int(key))
-    elif not isinstance(key, np.random.SeedSequence):
-        key = np.random.SeedSequence(_entropy(key))
-    return key.generate_state(2, np.uint64)
+        return np.random.SeedSequence(int(key))
+    if isinstance(key, np.random.SeedSequence):
+        return key
+    return np.random.SeedSequence(_entropy(key))
 
 
 def _entropy(key: Any) -> list[int]:
