@@ -37,7 +37,7 @@ import numpy as np
 from atarirb import kernels, threads
 from atarirb.buffers import pool
 from atarirb.errors import DatasetError
-from atarirb.index import EpisodeIndex
+from atarirb.index import EpisodeIndex, Legal
 from atarirb.store.dataset import Dataset
 
 #: The columns given only on request, extra columns of the dataset beside.
@@ -98,35 +98,27 @@ def transitions(dataset: Dataset, episodes: EpisodeIndex, recipe: Recipe, index:
 
 
 def slices(
-    dataset: Dataset,
-    episodes: EpisodeIndex,
-    recipe: Recipe,
-    starts: np.ndarray,
-    lengths: np.ndarray,
-    length: int,
+    dataset: Dataset, episodes: EpisodeIndex, recipe: Recipe, valid: Legal, starts: np.ndarray, length: int
 ) -> Batch:
-    """Gather slices of consecutive steps.
+    """Gather slices of consecutive valid steps.
 
     Args:
         dataset: Where from.
         episodes: Its episodes.
         recipe: How.
+        valid: The valid steps; a slice ends with its episode's last one, if that comes sooner.
         starts: int64[n], first step of each slice.
-        lengths: int64[n], steps of each slice, `length` at the most.
-        length: L.
+        length: L, steps of a slice.
     """
     shape = _observation_shape(dataset, recipe)
-    span = length + recipe.n_step
-    frames = pool.empty((len(starts) * span, *shape), dataset.frames.dtype)
-    offset = np.arange(span)
-    at = starts[:, None] + offset
-    mask = offset[:length] < lengths[:, None]
-    index = np.where(mask, at[:, :length], -1)
-
-    episode = episodes.episode_of(starts)
-    stop = np.minimum(episodes.starts[episode + 1], starts + lengths + recipe.n_step)
-    shown = np.where(at < stop[:, None], at, -1).reshape(-1)
-    first = np.repeat(episodes.starts[episode], span)
+    count, span = len(starts), length + recipe.n_step
+    frames = pool.empty((count * span, *shape), dataset.frames.dtype)
+    index, mask = np.empty((count, length), np.int64), np.empty((count, length), np.bool_)
+    shown, first = np.empty((count, span), np.int64), np.empty((count, span), np.int64)
+    kernels.active().slice_rows(
+        starts, episodes.starts, valid.first, valid.cumulative, recipe.n_step, index, mask, shown, first
+    )
+    shown, first = shown.reshape(-1), first.reshape(-1)
 
     def work(ticket: np.ndarray) -> None:
         if recipe.frame_stack == 1:
@@ -135,7 +127,7 @@ def slices(
             dataset.frames.stacks(ticket, shown, first, frames)
 
     threads.spread(work, frames.nbytes)
-    frames = frames.reshape(len(starts), span, *shape)
+    frames = frames.reshape(count, span, *shape)
 
     flat = index.reshape(-1)
     step = _empty_steps(len(flat))

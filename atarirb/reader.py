@@ -284,10 +284,7 @@ class Reader:
             starts = legal.draw(draws.words(key, n))
         else:
             starts = legal.draw_by_episode(draws.words(key, 2 * n).reshape(n, 2))
-        episode = self._index.episode_of(starts)
-        left = self._valid.first[episode] + self._valid.counts[episode] - starts
-        lengths = np.minimum(left, length)
-        return self._output(slices(dataset, self._index, self._recipe, starts, lengths, length))
+        return self._output(slices(dataset, self._index, self._recipe, self._valid, starts, length))
 
     # Its life.
 

@@ -85,7 +85,7 @@ def stacks(field: Field, rounds: int) -> list[Row]:
         return lambda: gather.get(index)
 
     get = field.get(field.stacked)
-    times = race({rival: copy, "get": get}, rounds=rounds, calls=5)
+    times = race({rival: copy, "get": get}, rounds=rounds, calls=10)
     slow = race({dopamine: items, "get": get}, rounds=rounds // 4 + 1, calls=2)
     return [
         times.row(f"get({B}), frame_stack=4", "get", rival, bar="<= 2.5"),
@@ -101,7 +101,7 @@ def slices(field: Field, rounds: int) -> list[Row]:
         return lambda: field.reader.sample_slices(seed, SLICES, LENGTH)
 
     contestants = {floor: field.take_runs("raise"), clip: field.take_runs("clip"), "slices": ours}
-    times = race(contestants, rounds=rounds, calls=5)
+    times = race(contestants, rounds=rounds, calls=10)
     what = f"sample_slices(int, {SLICES}, {LENGTH})"
     return [times.row(what, "slices", floor, bar="<= 0.7"), times.row(what, "slices", clip)]
 

@@ -1,6 +1,7 @@
 """The compiled kernels do what their plain twins do, on any shards, and touch nothing else."""
 
 import itertools
+import threading
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atarirb import kernels
+from atarirb.index import EpisodeIndex
 from atarirb.kernels import reference
 
 compiled = pytest.importorskip(
@@ -68,8 +70,12 @@ def compare(name, arguments, *outputs):
     """Call both twins with outputs of these (shape, dtype) and check that they agree to the bit."""
     found = [guarded(*output) for output in outputs]
     expected = [np.full(shape, 99, dtype) for shape, dtype in outputs]
-    getattr(compiled, name)(*arguments, *[out for out, _ in found])
-    getattr(reference, name)(*arguments, *expected)
+    takes_rows = name in ("frames", "pairs", "stacks", "stack_pairs")
+    for module, outs in ((compiled, [out for out, _ in found]), (reference, expected)):
+        ticket = [kernels.ticket()] if takes_rows else []
+        getattr(module, name)(*ticket, *arguments, *outs)
+        if takes_rows:
+            assert ticket[0][0] >= len(outs[0]), "rows were left to do"
     for (out, check), wanted in zip(found, expected, strict=True):
         check()
         np.testing.assert_array_equal(out, wanted, strict=True)
@@ -81,6 +87,42 @@ def compare(name, arguments, *outputs):
 def test_frames_agree(case):
     row_bytes = case.pixels * case.dtype.itemsize
     compare("frames", (case.bases, case.offsets, case.index), ((len(case.index), row_bytes), np.uint8))
+
+
+@pytest.mark.parametrize("module", [compiled, reference])
+def test_each_row_is_done_by_whoever_takes_it_and_no_row_before_the_ticket(module):
+    """Callers with one ticket do all rows between them, from where it begins."""
+    rows = np.arange(400, dtype=np.uint8)[:, None].repeat(5, axis=1)
+    bases, offsets = kernels.addresses([rows]), np.array([0, 400])
+    index, out = np.arange(400)[::-1].copy(), np.zeros((400, 5), np.uint8)
+    ticket = np.array([100])
+    threads = [
+        threading.Thread(target=module.frames, args=(ticket, bases, offsets, index, out)) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    np.testing.assert_array_equal(out[100:], rows[::-1][100:])
+    assert not out[:100].any()
+
+
+@settings(max_examples=80)
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.booleans(), st.booleans()), min_size=1, max_size=6),
+    st.integers(1, 10),
+    st.integers(1, 4),
+    st.integers(1, 3),
+)
+def test_slice_rows_agree(episodes, length, n_step, frame_stack):
+    lengths, terminal, head_cut = (np.array(part) for part in zip(*episodes, strict=True))
+    index = EpisodeIndex(np.append(0, np.cumsum(lengths)), terminal, head_cut)
+    valid = index.valid(frame_stack, n_step)
+    runs = [np.arange(first, first + count) for first, count in zip(valid.first, valid.counts, strict=True)]
+    starts = np.concatenate(runs)
+    arguments = (starts, index.starts, valid.first, valid.cumulative, n_step)
+    shape, span = (len(starts), length), (len(starts), length + n_step)
+    compare("slice_rows", arguments, (shape, np.int64), (shape, np.bool_), (span, np.int64), (span, np.int64))
 
 
 @settings(max_examples=60)
@@ -196,6 +238,7 @@ def test_the_plain_twin_stacks_newest_last_with_zeros_before_the_first():
     frames = np.arange(1, 13, dtype=np.uint8).reshape(6, 2)
     out = np.full((2, 2, 3), 99, np.uint8)
     reference.stacks(
+        kernels.ticket(),
         kernels.addresses([frames]),
         np.array([0, 6]),
         np.array([4, 3]),
@@ -218,6 +261,7 @@ def test_kernels_read_nothing_outside_the_shards(python):
     code = """
         import ctypes, mmap
         import numpy as np
+        from atarirb import kernels
         from atarirb.kernels import compiled
 
         libc = ctypes.CDLL(None, use_errno=True)
@@ -233,13 +277,15 @@ def test_kernels_read_nothing_outside_the_shards(python):
             index = np.array([0, 1, steps - 2, steps - 1, -1])
             first = np.zeros(5, np.int64)
             out, next_out = np.empty((2, 5, pixels), np.uint8)
-            compiled.frames(bases, offsets, index, out)
-            compiled.pairs(bases, offsets, index, index[::-1].copy(), out, next_out)
+            compiled.frames(kernels.ticket(), bases, offsets, index, out)
+            compiled.pairs(kernels.ticket(), bases, offsets, index, index[::-1].copy(), out, next_out)
             for depth in (1, 2, 3, 4, 5):
                 out, next_out = np.empty((2, 5, pixels, depth), np.uint8)
                 blank = np.zeros(pixels, np.uint8)
-                compiled.stacks(bases, offsets, index, first, blank, out)
-                compiled.stack_pairs(bases, offsets, index, index[::-1].copy(), first, blank, out, next_out)
+                compiled.stacks(kernels.ticket(), bases, offsets, index, first, blank, out)
+                turned = index[::-1].copy()
+                arguments = (index, turned, first, blank, out, next_out)
+                compiled.stack_pairs(kernels.ticket(), bases, offsets, *arguments)
         print("done")
     """
     assert python(code) == "done\n"
@@ -247,6 +293,7 @@ def test_kernels_read_nothing_outside_the_shards(python):
 
 def test_importing_the_kernels_compiles_none(python):
     code = """
+        from atarirb import kernels
         from atarirb.kernels import compiled
         dispatchers = [value for value in vars(compiled).values() if hasattr(value, "signatures")]
         print(len(dispatchers) > 5, sum(len(dispatcher.signatures) for dispatcher in dispatchers))

@@ -9,9 +9,9 @@ one call over all shards: ``bases[s]`` is the address of shard s's first row and
 index of -1 asks for nothing: its row becomes zeros.
 
 They are compiled at their first call, never at import, without the GIL, and never with numba's own
-threads: two Python threads inside a parallel kernel abort the process under its workqueue layer. Those that move frames
-take a ``ticket`` instead, int64[1] with the next row to do: each thread that calls the kernel takes
-the next few rows until none are left (`atarirb.threads`).
+threads: two Python threads inside a parallel kernel abort the process under its workqueue layer.
+Those that move frames take a ``ticket`` instead, int64[1] with the next row to do: each thread that
+calls the kernel takes the next few rows until none are left (`atarirb.threads`).
 """
 
 from __future__ import annotations

@@ -314,6 +314,22 @@ def steps(
 
 
 @kernel
+def slice_rows(starts, episode_starts, valid_first, cumulative, n_step, index, mask, shown, first):
+    length = index.shape[1]
+    for row in range(len(starts)):
+        start = starts[row]
+        episode = _route(episode_starts, start)
+        stop = min(start + length, valid_first[episode] + cumulative[episode + 1] - cumulative[episode])
+        for place in range(length):
+            mask[row, place] = start + place < stop
+            index[row, place] = start + place if start + place < stop else -1
+        seen_stop = min(stop + n_step, episode_starts[episode + 1])
+        for place in range(length + n_step):
+            shown[row, place] = start + place if start + place < seen_stop else -1
+            first[row, place] = episode_starts[episode]
+
+
+@kernel
 def returns_to_go(index, starts, gamma, offsets, reward_bases, out):
     for row in range(len(index)):
         step = index[row]

@@ -123,6 +123,37 @@ def steps(
         discount[row] = 0.0 if terminated[row] else powers[ahead]
 
 
+def slice_rows(starts, episode_starts, valid_first, cumulative, n_step, index, mask, shown, first):
+    """Say which steps slices have, and which frames they show.
+
+    A slice has the valid steps from its start on, `length` at the most, and shows the frames of these
+    and of the `n_step` steps after them, as far as the episode has them.
+
+    Args:
+        starts: int64[n], valid steps.
+        episode_starts: int64[E + 1], first step of each episode, and the steps in all.
+        valid_first: int64[E], first valid step of each episode.
+        cumulative: int64[E + 1], valid steps before each episode, and in all.
+        n_step: Steps between an observation and the next one.
+        index: int64[n, length], out: the steps; -1 where there are fewer.
+        mask: bool[n, length], out: where there is one.
+        shown: int64[n, length + n_step], out: steps of the frames; -1 for none.
+        first: int64[n, length + n_step], out: first step of the episode.
+    """
+    length = index.shape[1]
+    for row, start in enumerate(starts):
+        episode = np.searchsorted(episode_starts, start, side="right") - 1
+        valid_stop = valid_first[episode] + cumulative[episode + 1] - cumulative[episode]
+        stop = min(start + length, valid_stop)
+        for place in range(length):
+            mask[row, place] = start + place < stop
+            index[row, place] = start + place if start + place < stop else -1
+        for place in range(length + n_step):
+            seen = start + place < min(stop + n_step, episode_starts[episode + 1])
+            shown[row, place] = start + place if seen else -1
+            first[row, place] = episode_starts[episode]
+
+
 def returns_to_go(index, starts, gamma, offsets, reward_bases, out):
     """Sum the discounted rewards from each step to its episode's end: G = r + gamma G'.
 

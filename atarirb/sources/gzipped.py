@@ -9,6 +9,7 @@ recognised by their first bytes.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import io
 import math
@@ -81,18 +82,31 @@ class NpyStream:
         return self.dtype.itemsize * math.prod(self.shape[1:])
 
     def chunks(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield ``(first row, rows)`` to the end; `rows` is overwritten by the next one.
+        """Yield ``(first row, rows)`` to the end; `rows` is overwritten by a later one.
+
+        While the caller has one chunk, a thread decompresses the next.
 
         Raises:
             LogError: The file is damaged, cut short or longer than its header says.
         """
         total = self.shape[0]
         per_chunk = max(1, min(total, CHUNK_BYTES // max(1, self.row_bytes)))
-        buffer = np.empty((per_chunk, *self.shape[1:]), self.dtype)
-        for first in range(0, total, per_chunk):
-            rows = buffer[: min(per_chunk, total - first)]
+        firsts = range(0, total, per_chunk)
+        buffers = [np.empty((per_chunk, *self.shape[1:]), self.dtype) for _ in firsts[:2]]
+
+        def read(number: int) -> np.ndarray:
+            first = firsts[number]
+            rows = buffers[number % 2][: min(per_chunk, total - first)]
             self._fill(rows, first)
-            yield first, rows
+            return rows
+
+        with concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="atarirb-gunzip") as thread:
+            ahead = thread.submit(read, 0) if firsts else None
+            for number, first in enumerate(firsts):
+                assert ahead is not None
+                rows = ahead.result()
+                ahead = thread.submit(read, number + 1) if number + 1 < len(firsts) else None
+                yield first, rows
         self._finish()
 
     def scalar(self) -> np.ndarray:
