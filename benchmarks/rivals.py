@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,10 +89,13 @@ class TorchRLReplay:
 
     def open(self) -> None:
         """Open what `preprocess` has written, in this process or an earlier one."""
+        self._replay = self._opened()
+
+    def _opened(self, **options: Any) -> Any:
         with warnings.catch_warnings():
             # It warns that its download is gone, which is not used here.
             warnings.simplefilter("ignore", DeprecationWarning)
-            self._replay = self._dataset(self._id, root=self._root, download=False)
+            return self._dataset(self._id, root=self._root, download=False, **options)
 
     def sample(self, n: int) -> Any:
         """Draw n transitions uniformly with replacement.
@@ -108,6 +111,14 @@ class TorchRLReplay:
         if self._replay is None:
             self.open()
         return self._replay.sample(n)
+
+    def slices(self, n: int, length: int) -> Callable[[], Any]:
+        """Make what draws n slices of `length` steps, by its own slice sampler.
+
+        Returns:
+            A function that returns a TensorDict of batch size n * length.
+        """
+        return self._opened(batch_size=n * length, num_slices=n).sample
 
 
 class DopamineGather:

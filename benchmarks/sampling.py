@@ -16,7 +16,8 @@ call gets steps of its own, so that no cache helps. Beside these:
     opening 360 GB (51 shards of 1,000,000 steps): time and memory beside imports     < 0.2 s, < 200 MB
     sample(key, 256) against TorchRL's sample(256) of the same log in as many splits  <= 0.01
 
-Without a bar: kernels that cannot be cached, TorchRL with one split, gathering item by item as Dopamine does.
+Without a bar: kernels that cannot be cached, TorchRL with one split and its slices, gathering item by item as
+Dopamine does.
 
     python -m benchmarks.sampling [--quick] [--json FILE]
 """
@@ -161,7 +162,34 @@ def torchrl(field: Field, workload: Workload, rounds: int) -> list[Row]:
     times = race(contestants, rounds=rounds, calls=10, rest=0.02)
     torch.set_num_threads(threads_of_torch)
     many, one = (min(names, key=times.ms) for names in logs.values())
-    return [times.row(what, "sample", many, bar="<= 0.01"), times.row(what, "sample", one)]
+    return [
+        times.row(what, "sample", many, bar="<= 0.01"),
+        times.row(what, "sample", one),
+        *_torchrl_slices(field, workload, rounds),
+    ]
+
+
+def _torchrl_slices(field: Field, workload: Workload, rounds: int) -> list[Row]:
+    """Measure TorchRL's slices, and those of 5: what two neighbouring stacks of 4 need of it."""
+    log = workload.logs()
+    replay = TorchRLReplay(log, workload.root / "torchrl" / log.parent.parent.name)
+    slices, fives = replay.slices(SLICES, LENGTH), replay.slices(B, 5)
+    rival, stacks = f"TorchRL, {SLICES} slices of {LENGTH}", f"TorchRL, {B} slices of 5, not yet stacked"
+    times = race(
+        {
+            rival: lambda _: slices,
+            stacks: lambda _: fives,
+            "slices": lambda seed: lambda: field.reader.sample_slices(seed, SLICES, LENGTH),
+            "stacked": lambda seed: lambda: field.stacked.sample(seed, B),
+        },
+        rounds=rounds,
+        calls=5,
+        rest=0.02,
+    )
+    return [
+        times.row(f"sample_slices(int, {SLICES}, {LENGTH})", "slices", rival),
+        times.row(f"sample(int, {B}), frame_stack=4", "stacked", stacks),
+    ]
 
 
 def _with_threads(replay: TorchRLReplay, threads: int) -> Contestant:
