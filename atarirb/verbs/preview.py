@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from atarirb import catalog
+from atarirb import catalog, kernels
 from atarirb.arguments import positive
 from atarirb.batch import gather
 from atarirb.errors import ArgumentError, MissingPackageError, StepIndexError
@@ -229,7 +229,7 @@ def _cells(dataset: Dataset, row: np.void, steps: np.ndarray) -> list[_Cell]:
     """Gather steps of an episode, and work out what stands between them."""
     index = row["start"] + steps
     frames = np.empty((len(steps), *dataset.frames.shape), dataset.frames.dtype)
-    dataset.frames.frames(index, frames)
+    dataset.frames.frames(kernels.ticket(), index, frames)
     rewards = gather(dataset, "reward", row["start"] + np.arange(row["length"])).astype(np.float64)
     borders = itertools.pairwise([-1, *steps.tolist(), int(row["length"])])
     marks = [_gap(rewards[last + 1 : step]) for last, step in borders]
