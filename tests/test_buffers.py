@@ -117,8 +117,17 @@ def test_no_more_idle_memory_is_kept_than_allowed():
     assert len(places) == 10
     del arrays
     gc.collect()
-    blocks = sum(len(blocks) for blocks in pool._blocks.values())
-    assert blocks == 3
+    assert len(pool._blocks) == 3
+
+
+def test_what_has_been_idle_longest_makes_room_for_other_sizes():
+    pool = Pool(idle_bytes=3 * LARGE[0])
+    old = [pool.empty(LARGE, np.uint8) for _ in range(3)]
+    del old
+    other = pool.empty((2 * LARGE[0],), np.uint8)
+    place = address(other)
+    del other
+    assert address(pool.empty((2 * LARGE[0],), np.uint8)) == place
 
 
 def test_threads_never_get_the_same_memory():

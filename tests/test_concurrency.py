@@ -11,7 +11,6 @@ import threading
 import time
 import weakref
 
-import numpy as np
 import pytest
 
 import atarirb
@@ -26,60 +25,91 @@ OPTIONS = {"frame_stack": 4, "n_step": 3, "columns": ("return_to_go",)}
 LARGE = 1 << 20
 
 
+class Rows:
+    """Work on rows by a ticket, as a kernel does it, with a note of who did which."""
+
+    def __init__(self, count, pause=0.0):
+        self.count, self.pause = count, pause
+        self.lock = threading.Lock()
+        self.done_by = {}
+
+    def __call__(self, ticket):
+        while (row := self.take(ticket)) < self.count:
+            time.sleep(self.pause)
+            self.do(row)
+            assert row not in self.done_by
+            self.done_by[row] = threading.get_ident()
+
+    def take(self, ticket):
+        with self.lock:
+            ticket[0] += 1
+            return int(ticket[0]) - 1
+
+    def do(self, row):
+        pass
+
+
 def test_all_rows_are_worked_on_once_by_several_threads(monkeypatch):
     monkeypatch.setenv("ATARIRB_THREADS", "3")
-    rows, used = np.zeros(LARGE, np.uint8), []
-
-    def work(part):
-        used.append(threading.get_ident())
-        part += 1
-
-    threads.spread(work, rows)
-    assert (rows == 1).all()
-    assert len(used) == 3
-
-
-@pytest.mark.parametrize("rows", [1, 2, 3, 7])
-def test_few_rows_with_much_work_are_spread_too(monkeypatch, rows):
-    monkeypatch.setenv("ATARIRB_THREADS", "4")
-    numbers, out = np.arange(rows), np.zeros((rows, LARGE), np.uint8)
-
-    def work(numbers, out):
-        out += numbers[:, None].astype(np.uint8) + 1
-
-    threads.spread(work, numbers, out)
-    assert (out == np.arange(1, rows + 1)[:, None]).all()
+    work = Rows(30, pause=0.01)
+    threads.spread(work, LARGE)
+    assert set(work.done_by) == set(range(30))
+    assert len(set(work.done_by.values())) == 3
 
 
 @pytest.mark.parametrize(("chosen", "size"), [("1", LARGE), ("8", 100)], ids=["one thread", "little work"])
 def test_the_caller_works_alone_if_that_is_wanted_or_quicker(monkeypatch, chosen, size):
     monkeypatch.setenv("ATARIRB_THREADS", chosen)
-    used = []
-    threads.spread(lambda part: used.append((threading.get_ident(), len(part))), np.zeros(size, np.uint8))
-    assert used == [(threading.get_ident(), size)]
+    work = Rows(30, pause=0.001)
+    threads.spread(work, size)
+    assert set(work.done_by.values()) == {threading.get_ident()}
 
 
-@pytest.mark.parametrize("row", [0, LARGE // 2, LARGE - 1])
-def test_an_error_in_any_thread_is_raised_and_the_next_call_works(monkeypatch, row):
+def test_nobody_waits_for_a_helper_that_did_not_begin(monkeypatch):
+    """The only helper is busy elsewhere; the caller does its rows alone, and the helper none of them."""
+    monkeypatch.setenv("ATARIRB_THREADS", "2")
+    monkeypatch.setattr(threads, "_crew", threads._Crew())
+    release, busy = threading.Event(), threading.Semaphore(0)
+
+    class Long(Rows):
+        def do(self, row):
+            busy.release()
+            release.wait(20)
+
+    caller = threading.Thread(target=threads.spread, args=(Long(2), LARGE))
+    caller.start()
+    for _ in range(2):  # the helper, and the thread that called it
+        assert busy.acquire(timeout=20)
+    work = Rows(30)
+    threads.spread(work, LARGE)
+    assert set(work.done_by.values()) == {threading.get_ident()}
+    release.set()
+    caller.join()
+
+
+@pytest.mark.parametrize("where", ["caller", "helper"])
+def test_an_error_in_any_thread_is_raised_and_the_next_call_works(monkeypatch, where):
     monkeypatch.setenv("ATARIRB_THREADS", "4")
 
-    def work(part):
-        if row in part:
-            raise ZeroDivisionError("on purpose")
+    class Failing(Rows):
+        def do(self, row):
+            if (threading.current_thread() is threading.main_thread()) == (where == "caller"):
+                raise ZeroDivisionError("on purpose")
 
     with pytest.raises(ZeroDivisionError, match="on purpose"):
-        threads.spread(work, np.arange(LARGE))
-    done = np.zeros(LARGE, np.uint8)
-    threads.spread(lambda part: part.fill(1), done)
-    assert done.all()
+        threads.spread(Failing(40, pause=0.005), LARGE)
+    work = Rows(30)
+    threads.spread(work, LARGE)
+    assert set(work.done_by) == set(range(30))
 
 
-def test_threads_keep_no_array_alive(monkeypatch):
+@pytest.mark.parametrize("pause", [0, 0.001])
+def test_threads_keep_no_work_alive(monkeypatch, pause):
     monkeypatch.setenv("ATARIRB_THREADS", "4")
-    rows = np.zeros(LARGE, np.uint8)
-    gone = weakref.ref(rows)
-    threads.spread(lambda part: part.fill(1), rows)
-    del rows
+    work = Rows(30, pause=pause)
+    gone = weakref.ref(work)
+    threads.spread(work, LARGE)
+    del work
     deadline = time.monotonic() + 5
     while gone() is not None and time.monotonic() < deadline:
         time.sleep(0.001)
