@@ -177,7 +177,7 @@ def play(
     partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     try:
         with RingLog(partial, capacity, compresslevel=compresslevel) as log:
-            bar = tqdm(total=steps, desc=game, unit="step", disable=not progress)
+            bar = tqdm(total=steps, desc=game, unit="step", disable=None if progress else True)
             for row, step in zip(rows, source, strict=False):
                 log.add(*step)
                 row["frame_crc32"] = zlib.crc32(step[0])

@@ -285,6 +285,10 @@ def _float32(bases, offsets, step):
     return carray(_pointer(_place(bases, offsets, step, 4)), (1,), np.float32)[0]
 
 
+# Rows ahead for which to prefetch: single values lie scattered, and each is a wait for memory.
+_SOON = 8
+
+
 @kernel
 def steps(
     index, starts, terminal_end, powers, offsets, action_bases, reward_bases,
@@ -292,6 +296,9 @@ def steps(
 ):  # fmt: skip
     lookahead = len(powers) - 1
     for row in range(len(index)):
+        if row + _SOON < len(index) and index[row + _SOON] >= 0:
+            _prefetch(_place(action_bases, offsets, index[row + _SOON], 4))
+            _prefetch(_place(reward_bases, offsets, index[row + _SOON], 4))
         step = index[row]
         if step < 0:
             first[row], next_index[row], action[row] = 0, -1, 0
