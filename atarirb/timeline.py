@@ -100,15 +100,12 @@ class Portion:
     padding: np.ndarray
 
 
-def place(
-    windows: Sequence[Window], rows: Rows, known: Mapping[int, int] | None = None
-) -> tuple[dict[int, int], dict[int, LogError]]:
+def place(windows: Sequence[Window], rows: Rows) -> tuple[dict[int, int], dict[int, LogError]]:
     """Find the true add_count of every window.
 
     Args:
         windows: The splits of one log, by rising split number.
         rows: Answers what must be seen of the rows.
-        known: True add counts already established, by split; they are taken as they are.
 
     Returns:
         The add count A of each window, by split: it holds adds ``max(0, A - C) .. A - 1``. And why
@@ -121,9 +118,7 @@ def place(
     for window in windows:
         last = window is windows[-1]
         try:
-            if known and window.split in known:
-                stop = known[window.split]
-            elif window.add_count is not None:
+            if window.add_count is not None:
                 stop = _place_counted(window, window.add_count, previous, rows, last=last)
             else:
                 stop = _place_uncounted(window, previous, rows, last=last)
@@ -236,8 +231,10 @@ def _place_uncounted(window: Window, previous: tuple[Window, int] | None, rows: 
     before, stop_before = previous
     if not known:
         shared = rows.equal_tail(before.split, window.split)
-        if window.stack <= shared < capacity - 1:  # fewer could be equal by chance
+        if window.stack <= shared < capacity - 1:
             cursor, known = capacity - 1 - shared, True
+        elif shared:  # too few to tell: they could be equal by chance
+            raise _unknown_cursor(window)
     if known:
         stop = _place_after(window, cursor, before, stop_before, rows)
         if stop - capacity != stop_before:  # rows that both hold have decided
@@ -256,8 +253,8 @@ def _place_uncounted(window: Window, previous: tuple[Window, int] | None, rows: 
 
 def _unknown_cursor(window: Window) -> LogError:
     return LogError(
-        f"split {window.split} is the last one, and where its ring begins is not known: it has neither "
-        f"add_count nor invalid_range, and shares no rows with the split before it; leave it out with splits="
+        f"split {window.split} is the last one, and where its ring begins is not known: no add_count or "
+        f"invalid_range tells it, nor enough rows that the split before it has too; leave it out with splits="
     )
 
 
@@ -270,9 +267,10 @@ def _place_after(window: Window, cursor: int, before: Window, stop_before: int, 
         return stop_before  # dumped again with nothing added
     stop = _next_congruent(stop_before, cursor, capacity)
     shared = _shared_slots(stop, stop_before, before, capacity)
-    if shared and not rows.equal(before.split, window.split, shared):
-        stop += capacity
-    return stop
+    follows = window.split == before.split + 1  # that much is asked where there is nothing to compare
+    if shared:
+        follows = rows.equal(before.split, window.split, shared)
+    return stop if follows else stop + capacity
 
 
 def _next_congruent(above: int, cursor: int, capacity: int) -> int:

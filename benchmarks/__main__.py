@@ -1,6 +1,6 @@
 """Make the data, measure all, and write the tables into the README.
 
-Bars that are missed are told on stderr and marked in the tables; each measurement alone also exits with 1 then.
+Bars that are missed are told on stderr and marked in the tables; each measurement alone exits with 1 then.
 With `--quick` all runs on little data, no bar counts, and the tables are printed only.
 
     python -m benchmarks [--quick] [--root FOLDER]

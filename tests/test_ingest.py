@@ -22,6 +22,7 @@ from atarirb.errors import (
     BusyError,
     DiskSpaceError,
     IngestError,
+    LogError,
     MissingPackageError,
     SourceNotFoundError,
 )
@@ -86,10 +87,9 @@ def test_the_source_may_be_the_run_or_its_logs_and_any_number_of_workers(pristin
     assert digest(tmp_path / "a") == digest(tmp_path / "b") == digest(tmp_path / "c")
 
 
-def test_a_second_ingest_changes_nothing_and_reads_no_frame(pristine, tmp_path, monkeypatch):
+def test_a_second_ingest_changes_nothing_and_copies_nothing(pristine, tmp_path, monkeypatch):
     first = atarirb.ingest(pristine, tmp_path / "out")
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*") if path.is_file()}
-    monkeypatch.setattr("atarirb.sources.OriginalLogs.equal", lambda *_: pytest.fail("compared frames"))
     monkeypatch.setattr("atarirb.ingestion.copying.Job.run", lambda *_: pytest.fail("copied a split"))
     assert atarirb.ingest(pristine, tmp_path / "out") == first
     after = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*") if path.is_file()}
@@ -159,6 +159,7 @@ def test_a_flipped_byte_fails_its_split(log, tmp_path, name):
         ("$store$_terminal", lambda a: np.where(np.arange(50) == 30, 9, a), "slot 30 is neither 0 nor 1"),
         ("$store$_observation", lambda a: a[:, :2], "split 2: column observation is uint8.*as in split 0"),
         ("$store$_observation", lambda a: a.astype(np.int16), "column observation is int16"),
+        ("$store$_observation", lambda a: a.astype([("a", "u1"), ("b", "u2")]), "expected plain values"),
         ("add_count", lambda a: np.array(["x"]), "add_count_ckpt.2.gz: .*expected integers"),
         ("add_count", lambda a: np.array(49), "add_count of split 2 is 49, expected more than"),
         ("invalid_range", lambda a: np.array([]), "invalid_range_ckpt.2.gz: .*expected integers"),
@@ -168,6 +169,99 @@ def test_a_flipped_byte_fails_its_split(log, tmp_path, name):
 def test_a_wrong_value_fails_its_split(log, tmp_path, name, change, words):
     rewrite(column(log, name, 2), change)
     fails(log, tmp_path / "out", words)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("(50,)", "(50, "),
+        ("(50,)", "(-1,)"),
+        ("(50,)", "(40000000000000000000000,)"),
+        ("(50,)", "(4000000000,)"),
+        ("'<i4'", "'<q9'"),
+        ("False", "Fals"),
+    ],
+)
+@pytest.mark.parametrize("split", [0, 2])
+def test_a_damaged_npy_header_fails_its_split(log, tmp_path, old, new, split):
+    path = column(log, "$store$_action", split)
+    data = gzip.decompress(path.read_bytes())
+    assert old.encode() in data
+    head = data[:128].replace(old.encode(), new.encode())
+    head = head[:127].ljust(127)[:127] + b"\n" if len(head) != 128 else head
+    path.write_bytes(gzip.compress(head + data[128:]))
+    fails(log, tmp_path / "out", rf"action_ckpt.{split}.gz: ", split=split, kept=split != 0)
+    assert (tmp_path / "out/00001").exists()
+
+
+def test_an_odd_first_split_fails_itself_and_not_the_others(log, tmp_path):
+    rewrite(column(log, "$store$_observation", 0), lambda a: a.astype(np.int16))
+    fails(log, tmp_path / "out", "split 0: column observation is int16", split=0, kept=False)
+    assert (tmp_path / "out/00001").exists()
+
+
+def test_a_place_is_found_anew_when_a_neighbour_is_mended(tmp_path):
+    """Placed against nothing at first, a split must not keep that place when its predecessor can be read."""
+    record(tmp_path / "Game/1", [200], 40)
+    for file in (tmp_path / "Game/1/replay_logs").glob("add_count*"):
+        file.unlink()
+    atarirb.ingest(tmp_path / "Game/1", tmp_path / "fresh")
+    path = column(tmp_path / "Game/1", "$store$_terminal", 1)
+    data = path.read_bytes()
+    path.write_bytes(data[:-8])
+    with pytest.raises(IngestError):
+        atarirb.ingest(tmp_path / "Game/1", tmp_path / "out")
+    path.write_bytes(data)
+    info = atarirb.ingest(tmp_path / "Game/1", tmp_path / "out")
+    assert info.steps == 200
+    assert digest(tmp_path / "out") == digest(tmp_path / "fresh")
+
+
+def test_a_damaged_shard_is_made_anew(pristine, tmp_path):
+    atarirb.ingest(pristine, tmp_path / "fresh")
+    atarirb.ingest(pristine, tmp_path / "out")
+    for name, damage in [
+        ("00001/shard.json", lambda data: data.replace(b'"steps": 4', b'"steps": 3')),
+        ("00002/observation.npy", lambda data: data[:-5]),
+        ("00003/terminal.npy", lambda data: None),
+    ]:
+        path = tmp_path / "out" / name
+        damaged = damage(path.read_bytes())
+        path.unlink() if damaged is None else path.write_bytes(damaged)
+    atarirb.ingest(pristine, tmp_path / "out")
+    assert digest(tmp_path / "out") == digest(tmp_path / "fresh")
+
+
+def test_a_decompressed_source_that_changed_is_noticed(log, tmp_path):
+    for path in (log / "replay_logs").iterdir():
+        path.write_bytes(gzip.decompress(path.read_bytes()))
+    atarirb.ingest(log, tmp_path / "out")
+    path = column(log, "$store$_action", 1)
+    data = bytearray(path.read_bytes())
+    data[128 + 4 * 20] ^= 1
+    path.write_bytes(data)
+    atarirb.ingest(log, tmp_path / "out")
+    atarirb.ingest(log, tmp_path / "fresh")
+    assert digest(tmp_path / "out") == digest(tmp_path / "fresh")
+
+
+def test_two_files_for_one_split_are_refused(log, tmp_path):
+    shutil.copy(column(log, "$store$_action", 1), log / "replay_logs/$store$_action_ckpt.01.gz")
+    with pytest.raises(LogError, match="has two files of action for split 1"):
+        atarirb.ingest(log, tmp_path / "out")
+
+
+def test_the_name_does_not_depend_on_where_one_stands(pristine, tmp_path, monkeypatch):
+    monkeypatch.chdir(pristine)
+    assert atarirb.ingest(".", tmp_path / "a").name == "Game/1"
+    assert atarirb.ingest("replay_logs", tmp_path / "b").name == "Game/1"
+
+
+def test_a_reward_too_large_for_float32_fails_its_split(log, tmp_path):
+    for split in range(6):
+        large = 1e300 if split == 2 else 1.0
+        rewrite(column(log, "$store$_reward", split), lambda a, large=large: a.astype(np.float64) * large)
+    fails(log, tmp_path / "out", r"reward_ckpt.2.gz: row \d+ holds reward -?1e\+300")
 
 
 def test_pickles_are_never_read(log, tmp_path):
@@ -259,7 +353,10 @@ def test_a_source_without_logs_says_what_is_expected(log, tmp_path):
     [
         ({"splits": [1, 77]}, "no split 77; .* has 0, 1, 2"),
         ({"splits": []}, "no split named"),
+        ({"splits": 3}, "splits is 3, expected numbers"),
+        ({"splits": ["a"]}, "splits is .*, expected numbers"),
         ({"workers": 0}, "workers is 0, expected an integer of 1 or more"),
+        ({"workers": "2"}, "workers is '2', expected an integer of 1 or more"),
         ({"codec": "mp4"}, "unknown codec 'mp4'; there are raw"),
     ],
 )

@@ -111,6 +111,7 @@ def test_a_manifest_that_is_damaged_or_of_another_version(dataset):
         (json.dumps({**content, "shards": []}), "damaged: it lists no shards"),
         (json.dumps({**content, "frame": {"shape": [3], "dtype": "zzz"}}), "damaged: TypeError"),
         (json.dumps({**content, "shards": [{**content["shards"][0], "split": "0"}]}), "split is '0'"),
+        (json.dumps({**content, "steps": 10**30}), "damaged: ValueError: steps is 1000"),
         ("\x00\xff", "not a manifest"),
     ]:
         manifest.write_text(text, encoding="latin-1")
@@ -128,7 +129,7 @@ def test_a_file_that_is_not_what_the_manifest_says_is_refused_at_open(dataset, n
     ):
         atarirb.open(dataset)
     path.write_bytes(data[:40])
-    with pytest.raises(DatasetError, match=rf"{name}.npy: not an npy file"):
+    with pytest.raises(DatasetError, match=rf"{name}.npy: its npy header is damaged"):
         atarirb.open(dataset)
     values = np.load(pathlib.Path(dataset / f"00000/{name}.npy"))
     np.save(path, values.astype(np.complex64))

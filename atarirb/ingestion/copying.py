@@ -44,6 +44,10 @@ class Job:
             and record.source == self.plan.marks[portion.split]
             and (record.adds, record.steps) == (portion.adds, portion.steps)
             and set(self.kind.files()) <= set(record.files)
+            and all(
+                _size(self.directory / record.directory / name) == file.bytes
+                for name, file in record.files.items()
+            )
         )
 
     def correct_head(self, record: store.ShardRecord) -> None:
@@ -135,8 +139,7 @@ class Job:
                             )
                     for run, lo, hi in _inside(by_slot, first, len(rows)):
                         slot, step, _ = by_slot[run]
-                        kept = _checked(stream.name, column, rows[lo:hi], first + lo)
-                        kept = np.ascontiguousarray(kept.astype(dtype, copy=False))
+                        kept = _converted(stream.name, column, rows[lo:hi], dtype, first + lo)
                         writer.write(kept, int(step + first + lo - slot))
                         see(column, kept)
         except BaseException:
@@ -169,17 +172,23 @@ def _inside(runs: np.ndarray, first: int, count: int) -> Iterator[tuple[int, int
         yield run, max(0, int(begins[run]) - first), min(count, int(ends[run]) - first)
 
 
-def _checked(file: str, column: str, rows: np.ndarray, first: int) -> np.ndarray:
-    """Refuse values that no writer of logs puts into a step."""
+def _converted(file: str, column: str, rows: np.ndarray, dtype: np.dtype, first: int) -> np.ndarray:
+    """Convert rows to the dtype they are stored in, refusing what no writer of logs puts into a step."""
+    with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is refused below
+        kept = np.ascontiguousarray(rows.astype(dtype, copy=False))
     if column == "reward":
-        bad = ~np.isfinite(rows)
+        bad = ~np.isfinite(kept)
     elif column == "action":
         bad = (rows < 0) | (rows > np.iinfo(np.int32).max)
     else:
-        return rows
+        return kept
     if bad.any():
         row = int(np.argmax(bad))
         raise LogError(
             f"{file}: row {first + row} holds {column} {rows[row]}; it was never written, or is damaged"
         )
-    return rows
+    return kept
+
+
+def _size(path: pathlib.Path) -> int:
+    return path.stat().st_size if path.exists() else -1

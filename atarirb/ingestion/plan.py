@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
-import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 
 from atarirb import sources, timeline
 from atarirb.batch import RESERVED
 from atarirb.errors import AtarirbError, LogError
 from atarirb.sources.original import COLUMNS as SOURCE_COLUMNS
-from atarirb.store.manifest import ShardRecord
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,7 +41,7 @@ class Plan:
         return {name: column for name, column in self.columns.items() if name not in SOURCE_COLUMNS}
 
 
-def make_plan(logs: sources.OriginalLogs, held: Mapping[int, ShardRecord], threads: int) -> Plan:
+def make_plan(logs: sources.OriginalLogs, threads: int) -> Plan:
     """Survey every split of the log, also unwanted ones: each tells of its neighbours."""
     surveys: dict[int, sources.Survey] = {}
     failures: dict[int, Exception] = {}
@@ -56,37 +54,48 @@ def make_plan(logs: sources.OriginalLogs, held: Mapping[int, ShardRecord], threa
                 surveys[split] = answer
     finally:
         pool.shutdown(cancel_futures=True)
-    first = next(iter(surveys.values()), None)
+    usual = _usual(surveys.values())
     for split, survey in list(surveys.items()):
-        if reason := _misfit(split, survey, first):
+        if reason := _misfit(survey, usual):
             failures[split] = LogError(reason)
             del surveys[split]
     marks = {split: logs.fingerprint(split) for split in surveys}
     windows = [survey.window for survey in surveys.values()]
-    stops, misplaced = timeline.place(windows, logs, _known_stops(windows, held, marks))
+    stops, misplaced = timeline.place(windows, logs)
     portions, contradictory = timeline.plan(windows, stops, logs)
     failures |= misplaced | contradictory
     return Plan(portions=portions, surveys=surveys, marks=marks, failures=failures)
 
 
-def _misfit(split: int, survey: sources.Survey, first: sources.Survey) -> str | None:
-    """Say in what a split differs from the log's first one, if it must not."""
-    if survey.window.capacity != first.window.capacity:
+def _usual(surveys: Iterable[sources.Survey]) -> sources.Survey | None:
+    """Return the first of the most splits that are alike: an odd one fails, wherever it stands."""
+    alike: dict[str, list[sources.Survey]] = {}
+    for survey in surveys:
+        window = survey.window
+        alike.setdefault(f"{window.capacity} {window.stack} {survey.columns}", []).append(survey)
+    return max(alike.values(), key=len)[0] if alike else None
+
+
+def _misfit(survey: sources.Survey, usual: sources.Survey | None) -> str | None:
+    """Say in what a split differs from the usual one, if it must not."""
+    usual = usual or survey
+    split, other = survey.window.split, usual.window.split
+    if survey.window.capacity != usual.window.capacity:
         return (
             f"split {split} has {survey.window.capacity:,} rows, expected "
-            f"{first.window.capacity:,} as split {first.window.split}"
+            f"{usual.window.capacity:,} as split {other}"
         )
-    if survey.window.stack != first.window.stack:
+    if survey.window.stack != usual.window.stack:
         return (
             f"split {split} was written with a stack of {survey.window.stack}, expected "
-            f"{first.window.stack} as split {first.window.split}"
+            f"{usual.window.stack} as split {other}"
         )
-    for name in sorted({*survey.columns, *first.columns}):
-        found, expected = survey.columns.get(name), first.columns.get(name)
+    for name in sorted({*survey.columns, *usual.columns}):
+        found, expected = survey.columns.get(name), usual.columns.get(name)
         if found != expected:
             return (
                 f"split {split}: column {name} is {_spell(found)}, expected {_spell(expected)} "
-                f"as in split {first.window.split}"
+                f"as in split {other}"
             )
         if name not in SOURCE_COLUMNS and name in RESERVED:
             return f"split {split}: an extra column may not be called {name}"
@@ -95,24 +104,6 @@ def _misfit(split: int, survey: sources.Survey, first: sources.Survey) -> str | 
 
 def _spell(column: sources.Column | None) -> str:
     return "missing" if column is None else f"{column.dtype}{list(column.shape)} a row"
-
-
-def _known_stops(
-    windows: list[timeline.Window],
-    held: Mapping[int, ShardRecord],
-    marks: Mapping[int, dict[str, str]],
-) -> dict[int, int]:
-    """Find the add counts that need not be worked out again.
-
-    Placing the last split can mean comparing all its frames; that is spared if neither it nor the
-    split before it changed since it was done.
-    """
-    known = {}
-    for before, window in itertools.pairwise(windows):
-        pair = [held.get(before.split), held.get(window.split)]
-        if all(record and record.source == marks[record.split] for record in pair):
-            known[window.split] = pair[1].adds[1]
-    return known
 
 
 def caught(function: Callable) -> Callable:

@@ -46,7 +46,9 @@ def find(source: str | os.PathLike[str]) -> OriginalLogs:
 
 def run_name(source: str | os.PathLike[str]) -> str:
     """Return the id a source's path names: ``"Pong/1"`` for ``logs/Pong/1/replay_logs``."""
-    parts = [part for part in pathlib.PurePosixPath(os.fspath(source)).parts if part not in ("/", ".")]
+    text = os.fspath(source)
+    path = text if "://" in text else os.path.abspath(text)
+    parts = [part for part in pathlib.PurePosixPath(path).parts if part not in ("/", ".")]
     if parts and parts[-1] == "replay_logs":
         parts.pop()
     return "/".join(parts[-2:])

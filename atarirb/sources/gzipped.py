@@ -17,16 +17,17 @@ import zlib
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from numpy.lib import format as npy
 from zlib_ng import gzip_ng, zlib_ng
 
 from atarirb.errors import LogError
+from atarirb.npyheader import MAGIC, read_header
 
 #: Bytes of decoded rows held at a time.
 CHUNK_BYTES = 4 << 20
 
-_GZIP_MAGIC = b"\x1f\x8b"
-_NPY_MAGIC = b"\x93NUMPY"
+GZIP_MAGIC = b"\x1f\x8b"
+_MOST_ROW_BYTES = 1 << 28
+_MOST_VALUES = 1 << 16
 
 
 class NpyStream:
@@ -50,10 +51,10 @@ class NpyStream:
         self._raw = raw
         counted = _Counted(raw, on_bytes)
         try:
-            magic = counted.peek(len(_NPY_MAGIC))
-            if magic.startswith(_GZIP_MAGIC):
+            magic = counted.peek(len(MAGIC))
+            if magic.startswith(GZIP_MAGIC):
                 self._file: io.IOBase = gzip_ng.GzipNGFile(fileobj=counted, mode="rb")
-            elif magic == _NPY_MAGIC:
+            elif magic == MAGIC:
                 self._file = counted
             else:
                 raise LogError(f"{name}: neither gzip nor npy; it begins with {magic!r}")
@@ -65,15 +66,11 @@ class NpyStream:
     def _header(self) -> tuple[tuple[int, ...], np.dtype]:
         with _reading(self.name):
             try:
-                version = npy.read_magic(self._file)
-                read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-                shape, fortran, dtype = read(self._file)
+                shape, dtype = read_header(self._file)
             except ValueError as error:
-                raise LogError(f"{self.name}: not an npy array: {error}") from error
-        if dtype.hasobject:
-            raise LogError(f"{self.name}: holds pickled objects, which are never read")
-        if fortran and len(shape) > 1:
-            raise LogError(f"{self.name}: stored in Fortran order, expected C order")
+                raise LogError(f"{self.name}: {error}") from error
+        if math.prod(shape[1:]) * dtype.itemsize > _MOST_ROW_BYTES:
+            raise LogError(f"{self.name}: rows of shape {shape[1:]} are larger than any frame")
         return shape, dtype
 
     @property
@@ -111,6 +108,8 @@ class NpyStream:
 
     def scalar(self) -> np.ndarray:
         """Read a small array whole, of any shape."""
+        if math.prod(self.shape) > _MOST_VALUES:
+            raise LogError(f"{self.name}: holds an array of shape {self.shape}, expected a few values")
         values = np.empty(self.shape, self.dtype)
         self._fill(values, 0)
         self._finish()

@@ -16,6 +16,7 @@ pickles of other set-ups); they are never opened.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import posixpath
 import re
@@ -26,7 +27,7 @@ import numpy as np
 
 from atarirb import timeline
 from atarirb.errors import LogError, SourceNotFoundError
-from atarirb.sources.gzipped import NpyStream
+from atarirb.sources.gzipped import GZIP_MAGIC, NpyStream
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -84,7 +85,9 @@ class OriginalLogs:
             match = _FILE.fullmatch(posixpath.basename(entry["name"]))
             if match and (match["store"] or match["name"] in ("add_count", "invalid_range")):
                 split, name = int(match["split"]), match["name"]
-                self._files.setdefault(split, {})[name] = entry["name"]
+                if name in self._files.setdefault(split, {}):
+                    raise LogError(f"{self.directory} has two files of {name} for split {split}")
+                self._files[split][name] = entry["name"]
                 self._sizes[entry["name"]] = entry["size"]
         self.splits = tuple(sorted(self._files))
         #: True where the log counts its adds; then every split must.
@@ -95,16 +98,21 @@ class OriginalLogs:
         return sum(self._sizes[path] for path in self._files[split].values())
 
     def fingerprint(self, split: int) -> dict[str, str]:
-        """Return what changes when a split's files do: of each its size and last 8 bytes.
+        """Return what changes when a split's files do, by column.
 
-        A gzip stream ends in the checksum and length of what it holds.
+        Of a gzip stream its size and last 8 bytes, the checksum and length of what it holds. Of a
+        file that came decompressed its size and time of change.
         """
         marks = {}
         for name, path in sorted(self._files[split].items()):
             size = self._sizes[path]
             with self._filesystem.open(path, "rb") as file:
-                file.seek(max(0, size - 8))
-                marks[name] = f"{size}:{file.read(8).hex()}"
+                if file.read(2) == GZIP_MAGIC:
+                    file.seek(max(0, size - 8))
+                    mark = file.read(8).hex()
+                else:
+                    mark = self._filesystem.modified(path).isoformat()
+            marks[name] = f"{size}:{mark}"
         return marks
 
     def stream(self, split: int, column: str, on_bytes: Callable[[int], None] | None = None) -> NpyStream:
@@ -151,7 +159,7 @@ class OriginalLogs:
         count = self._integers(split, "add_count") if self.counted else None
         invalid = self._integers(split, "invalid_range") if "invalid_range" in files else None
         add_count = None if count is None else int(count[0])
-        stack, cursor = _stack_and_cursor(split, capacity, add_count, invalid)
+        stack, cursor = self._stack_and_cursor(split, capacity, add_count, invalid)
         window = timeline.Window(
             split=split,
             capacity=capacity,
@@ -171,6 +179,43 @@ class OriginalLogs:
                 found.append(first + slots)
                 odd.append(first + slots[rows[slots] != 1])
         return np.concatenate(found), np.concatenate(odd)
+
+    def _stack_and_cursor(
+        self, split: int, capacity: int, add_count: int | None, invalid: np.ndarray | None
+    ) -> tuple[int, int | None]:
+        """Work out the writer's stack and the slot of its next add, None if nothing tells it.
+
+        ``invalid_range`` has stack + horizon entries, the first of them at ``cursor - horizon``.
+        """
+        if invalid is None:
+            return _DEFAULT_STACK, None if add_count is None else add_count % capacity
+        first = int(invalid[0]) % capacity
+        if add_count is not None:
+            cursor = add_count % capacity
+        elif split != self.splits[-1]:
+            cursor = capacity - 1  # where all files but the last were dumped
+        else:
+            horizon = self._horizon(capacity)
+            if horizon is None and len(invalid) == _DEFAULT_STACK + 1:
+                horizon = 1
+            if horizon is None:
+                return _DEFAULT_STACK, None
+            cursor = (first + horizon) % capacity
+        horizon = (cursor - first) % capacity
+        stack = len(invalid) - horizon
+        if not 1 <= stack <= len(invalid):
+            raise LogError(
+                f"invalid_range_ckpt.{split}.gz: begins with {invalid[0]}, expected a slot a few before "
+                f"the cursor {cursor}"
+            )
+        return stack, cursor
+
+    def _horizon(self, capacity: int) -> int | None:
+        """Find the writer's horizon by a file that is not the last, which was dumped at C-1."""
+        for split in self.splits[:-1]:
+            with contextlib.suppress(LogError):
+                return (capacity - 1 - int(self._integers(split, "invalid_range")[0])) % capacity
+        return None
 
     def _integers(self, split: int, name: str) -> np.ndarray:
         with self.stream(split, name) as stream:
@@ -272,32 +317,10 @@ def _check_column(stream: NpyStream, name: str) -> None:
             f"{stream.name}: {stream.dtype}{stream.shape}, expected one "
             f"{'float' if kinds[name] == 'f' else 'integer'} a row"
         )
+    if stream.dtype.kind == "V":
+        raise LogError(f"{stream.name}: rows of dtype {stream.dtype}, expected plain values")
     if name == "observation" and (len(stream.shape) < 2 or stream.row_bytes == 0):
         raise LogError(f"{stream.name}: {stream.dtype}{stream.shape}, expected one frame a row")
-
-
-def _stack_and_cursor(
-    split: int, capacity: int, add_count: int | None, invalid: np.ndarray | None
-) -> tuple[int, int | None]:
-    """Work out the writer's stack and the slot of its next add.
-
-    ``invalid_range`` has stack + horizon entries, the first of them at ``cursor - horizon``. The
-    cursor is known from add_count; without it the horizon is taken to be 1, as in the public logs.
-    """
-    cursor = None if add_count is None else add_count % capacity
-    if invalid is None:
-        return _DEFAULT_STACK, cursor
-    first = int(invalid[0]) % capacity
-    if cursor is None:
-        cursor = (first + 1) % capacity
-    horizon = (cursor - first) % capacity
-    stack = len(invalid) - horizon
-    if not 1 <= stack <= len(invalid):
-        raise LogError(
-            f"invalid_range_ckpt.{split}.gz: begins with {invalid[0]}, expected a slot a few before "
-            f"the cursor {cursor}"
-        )
-    return stack, cursor
 
 
 def _pick(stream: NpyStream, slots: Sequence[int]) -> list[np.ndarray]:

@@ -249,6 +249,8 @@ def _column(entry: dict[str, Any]) -> ColumnRecord:
 def _record(entry: dict[str, Any]) -> ShardRecord:
     files = {name: _typed(FileRecord, record) for name, record in entry["files"].items()}
     first, stop = map(operator.index, entry["adds"])
+    if entry["head"] not in ("start", "continues", "cut") or entry["capacity"] < 1:
+        raise ValueError(f"head is {entry['head']!r}, capacity {entry['capacity']!r}")
     return _typed(ShardRecord, {**entry, "adds": (first, stop), "files": files})
 
 
@@ -258,6 +260,8 @@ def _typed(kind: type[T], content: dict[str, Any]) -> T:
     for field in dataclasses.fields(kind):
         value = getattr(record, field.name)
         plain = {"int": int, "str": str, "bool": bool}.get(field.type)
-        if plain is not None and (type(value) is not plain or (plain is int and value < 0)):
+        if plain is not None and type(value) is not plain:
             raise TypeError(f"{field.name} is {value!r}")
+        if plain is int and not 0 <= value < 2**63:
+            raise ValueError(f"{field.name} is {value}")
     return record

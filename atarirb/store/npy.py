@@ -18,6 +18,7 @@ from numpy.lib import format as npy
 from zlib_ng import zlib_ng
 
 from atarirb.errors import DatasetError
+from atarirb.npyheader import read_header
 from atarirb.store.files import FileRecord
 
 
@@ -166,11 +167,9 @@ def _check_description(path: pathlib.Path, file: io.FileIO, shape: tuple[int, ..
     """Compare a header that is not ours to the letter; return where its data begin."""
     file.seek(0)
     try:
-        version = npy.read_magic(file)
-        read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        found_shape, fortran, found_dtype = read(file)
-    except (ValueError, EOFError) as error:
-        raise DatasetError(f"{path}: not an npy file: {error}") from error
-    if (found_shape, found_dtype) != (shape, dtype) or (fortran and len(shape) > 1):
-        raise DatasetError(f"{path}: holds {found_dtype}{list(found_shape)}, expected {dtype}{list(shape)}")
+        found = read_header(file)
+    except ValueError as error:
+        raise DatasetError(f"{path}: {error}") from error
+    if found != (shape, dtype):
+        raise DatasetError(f"{path}: holds {found[1]}{list(found[0])}, expected {dtype}{list(shape)}")
     return file.tell()

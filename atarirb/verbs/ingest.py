@@ -16,6 +16,7 @@ import contextlib
 import errno
 import fcntl
 import logging
+import operator
 import os
 import pathlib
 import shutil
@@ -24,6 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 
 from atarirb import sources
+from atarirb.arguments import positive
 from atarirb.errors import ArgumentError, BusyError, DiskSpaceError, IngestError
 from atarirb.info import DatasetInfo, describe
 from atarirb.ingestion.copying import Job
@@ -38,6 +40,7 @@ from atarirb.threads import cores
 _log = logging.getLogger(__name__)
 
 _WORK = ".ingest"
+_LOCK = "lock"
 
 
 def ingest(
@@ -75,18 +78,16 @@ def ingest(
         BusyError: Another process is writing this dataset.
         ArgumentError: An unknown split or codec, or `out` holds another dataset.
     """
-    if workers is not None and workers < 1:
-        raise ArgumentError(f"workers is {workers!r}, expected an integer of 1 or more")
+    threads = cores() if workers is None else positive("workers", workers)
     kind = codecs.codec(codec)
     logs = sources.find(source)
     name = name or sources.run_name(source)
     directory = pathlib.Path(out)
     wanted = _wanted(logs, splits)
-    threads = workers or cores()
     with _exclusive(directory) as work:
         held = _held(directory, name, logs, kind)
         wanted = sorted({*wanted, *held})  # what is there must still be what the log says
-        plan = make_plan(logs, held, threads)
+        plan = make_plan(logs, threads)
         failures = {split: error for split, error in plan.failures.items() if split in wanted}
         jobs = [
             Job(logs, kind, work, directory, portion, plan)
@@ -110,7 +111,10 @@ def ingest(
 def _wanted(logs: sources.OriginalLogs, splits: Iterable[int] | None) -> list[int]:
     if splits is None:
         return list(logs.splits)
-    wanted = sorted(set(splits))
+    try:
+        wanted = sorted({operator.index(split) for split in splits})
+    except TypeError:
+        raise ArgumentError(f"splits is {splits!r}, expected numbers of splits") from None
     unknown = [split for split in wanted if split not in logs.splits]
     if unknown or not wanted:
         raise ArgumentError(
@@ -125,30 +129,52 @@ def _exclusive(directory: pathlib.Path) -> Iterator[pathlib.Path]:
     """Make the dataset's directory and hold its lock; clear away what a stopped ingest left."""
     made = [path for path in (directory, *directory.parents) if not path.exists()]
     work = directory / _WORK
-    try:
-        work.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise ArgumentError(f"{directory}: a dataset is a directory, and there is a file") from error
-    with open(work / "lock", "wb") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise BusyError(f"{directory}: another process is writing this dataset") from error
+    with _lock(work) as lock:
         _clear(work)
         try:
             yield work
         finally:
             _clear(work)
-            (work / "lock").unlink(missing_ok=True)
+            (work / lock).unlink(missing_ok=True)
             with contextlib.suppress(OSError):
                 work.rmdir()
                 for path in made:  # leave no empty directories behind where nothing was written
                     path.rmdir()
 
 
+@contextlib.contextmanager
+def _lock(work: pathlib.Path) -> Iterator[str]:
+    """Hold the lock of a directory, which is made if need be; yields the lock file's name."""
+    while True:
+        try:
+            work.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            if work.parent.is_dir():
+                continue  # another process has just removed it
+            raise ArgumentError(f"{work.parent}: a dataset is a directory, and there is a file") from error
+        except FileNotFoundError:
+            continue
+        try:
+            file = open(work / _LOCK, "wb")  # noqa: SIM115
+        except FileNotFoundError:
+            continue
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise BusyError(f"{work.parent}: another process is writing this dataset") from error
+            # One that ended meanwhile took its lock file with it, and what we hold is nobody's.
+            if not (work / _LOCK).exists() or not os.path.samestat(
+                os.fstat(file.fileno()), os.stat(work / _LOCK)
+            ):
+                continue
+            yield _LOCK
+            return
+
+
 def _clear(work: pathlib.Path) -> None:
     for path in work.iterdir():
-        if path.name != "lock":
+        if path.name != _LOCK:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 

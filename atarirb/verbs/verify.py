@@ -85,8 +85,8 @@ def verify(path: str | os.PathLike[str], *, deep: bool = False, progress: bool =
     for shard in manifest.shards:
         if read_record(directory / shard.directory) != shard:
             problems.append(f"{directory / shard.directory}: shard.json is not what the manifest says")
-    if deep and not problems:
-        problems += _check_values(directory, manifest)
+    if not problems:
+        problems += _check_values(directory, manifest, deep=deep)
     return Report(
         path=os.fspath(path), files=len(files), bytes=manifest.bytes, deep=deep, problems=tuple(problems)
     )
@@ -101,11 +101,13 @@ def _check_file(file: pathlib.Path, record: FileRecord) -> Iterator[str]:
         yield f"{file}: checksum {found}, expected {record.crc32}; its bytes have changed"
 
 
-def _check_values(directory: pathlib.Path, manifest: Manifest) -> Iterator[str]:
+def _check_values(directory: pathlib.Path, manifest: Manifest, *, deep: bool) -> Iterator[str]:
     try:
         dataset = Dataset(directory)
     except AtarirbError as error:
         yield str(error)
+        return
+    if not deep:
         return
     columns: dict[str, list[NpyRows]] = {
         name: [NpyRows(directory / s.directory / f"{name}.npy", (s.steps,), dtype) for s in manifest.shards]
@@ -156,4 +158,8 @@ def _check_slots(shard: ShardRecord, padding: int, slots: NpyRows, terminals: Np
             row = first + int(np.argmax(bad)) + (before is None)
             yield f"{slots.path}: row {row} does not follow the one before it in the source files"
             return
+        if first == 0 and adds[0] - first_add > padding:
+            yield f"{slots.path}: begins {adds[0] - first_add} rows late, expected {padding} at the most"
         before = (adds[-1], ends[-1])
+    if before is not None and stop_add - 1 - before[0] > padding * before[1]:
+        yield f"{slots.path}: ends {stop_add - 1 - before[0]} rows early"
