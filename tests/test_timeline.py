@@ -118,8 +118,8 @@ def test_a_missing_split_is_a_hole(args, data):
         play = record(Path(tmp) / "Game/1", **args)
         files = Path(tmp) / "Game/1/replay_logs"
         splits = sorted({int(file.name.split(".")[-2]) for file in files.iterdir()})
-        if len(splits) < 2:
-            return
+        if len(splits) < 2 or len(set(play.windows)) < len(play.windows):
+            return  # a second dump of the first window, alone, cannot be told from a later one
         gone = data.draw(st.sampled_from(splits[:-1]))
         for file in files.glob(f"*_ckpt.{gone}.gz"):
             file.unlink()
