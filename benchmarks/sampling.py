@@ -1,7 +1,8 @@
 """How fast batches come: against the memory's own speed, and against what people use today.
 
-The data are 110,000 steps of ALE play in about 50 shards, all of it in memory and touched before. The floors
-are plain NumPy over one array in memory that holds the same frames, moving as many bytes:
+The data are 110,000 steps of ALE play in about 50 shards, all of it in the system's cache, read in order and
+touched before. The floors are plain NumPy over one array in memory that holds the same frames, moving as many
+bytes:
 
     get(256)               two numpy.take(frames, index, axis=0, out=...)             <= 0.7
     sample(key, 256)       the same two                                               <= 1

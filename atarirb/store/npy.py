@@ -7,6 +7,8 @@ hand and its rows can be given to kernels as they are.
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import io
 import math
 import mmap
@@ -20,6 +22,9 @@ from zlib_ng import zlib_ng
 from atarirb.errors import DatasetError
 from atarirb.npyheader import read_header
 from atarirb.store.files import FileRecord
+
+#: Bytes after which a file being written is flushed in the background.
+_FLUSH_BYTES = 32 << 20
 
 
 def header(shape: tuple[int, ...], dtype: np.dtype) -> bytes:
@@ -48,6 +53,9 @@ class NpyWriter:
         self._header = header(shape, self.dtype)
         self._row_bytes = self.dtype.itemsize * math.prod(shape[1:])
         self._runs: list[list[int]] = []  # [first byte, bytes, crc], in the order written
+        self._unflushed = 0
+        self._flusher: concurrent.futures.ThreadPoolExecutor | None = None
+        self._flush: concurrent.futures.Future[None] | None = None
         self._file = open(path, "xb", buffering=0)  # noqa: SIM115
         try:
             self._put(self._header, 0)
@@ -67,12 +75,20 @@ class NpyWriter:
             run[1:] = run[1] + len(data), zlib_ng.crc32(data, run[2])
         else:
             self._runs.append([at, len(data), zlib_ng.crc32(data)])
+        self._unflushed += len(data)
         while data:
             count = os.pwrite(self._file.fileno(), data, at)
             data, at = data[count:], at + count
+        if self._unflushed >= _FLUSH_BYTES and (self._flush is None or self._flush.done()):
+            # The disk works while more is being made ready, rather than all at the end.
+            if self._flusher is None:
+                self._flusher = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="atarirb-flush")
+            self._flush = self._flusher.submit(os.fsync, self._file.fileno())
+            self._unflushed = 0
 
     def close(self) -> FileRecord:
         """Check that every row was written, flush the file to the disk and describe it."""
+        self._end_flush()
         with self._file:
             total, crc = 0, 0
             for first, length, run_crc in sorted(self._runs):
@@ -88,7 +104,15 @@ class NpyWriter:
 
     def abandon(self) -> None:
         """Close the file as it is."""
+        with contextlib.suppress(OSError):
+            self._end_flush()
         self._file.close()
+
+    def _end_flush(self) -> None:
+        if self._flusher is not None:
+            self._flusher.shutdown()
+            assert self._flush is not None
+            self._flush.result()
 
 
 class NpyRows:
