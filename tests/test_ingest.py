@@ -368,7 +368,9 @@ def test_wrong_arguments(pristine, tmp_path, options, words):
 
 def test_an_out_that_is_a_file(pristine, tmp_path):
     (tmp_path / "out").write_text("")
-    for out in ("out", "out/Pong/1"):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/.ingest").write_text("")
+    for out in ("out", "out/Pong/1", "other"):
         with pytest.raises(ArgumentError, match="a dataset is a directory, and there is a file"):
             atarirb.ingest(pristine, tmp_path / out)
 

@@ -129,13 +129,13 @@ def _exclusive(directory: pathlib.Path) -> Iterator[pathlib.Path]:
     """Make the dataset's directory and hold its lock; clear away what a stopped ingest left."""
     made = [path for path in (directory, *directory.parents) if not path.exists()]
     work = directory / _WORK
-    with _lock(work) as lock:
+    with _lock(work):
         _clear(work)
         try:
             yield work
         finally:
             _clear(work)
-            (work / lock).unlink(missing_ok=True)
+            (work / _LOCK).unlink(missing_ok=True)
             with contextlib.suppress(OSError):
                 work.rmdir()
                 for path in made:  # leave no empty directories behind where nothing was written
@@ -143,15 +143,16 @@ def _exclusive(directory: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 @contextlib.contextmanager
-def _lock(work: pathlib.Path) -> Iterator[str]:
-    """Hold the lock of a directory, which is made if need be; yields the lock file's name."""
+def _lock(work: pathlib.Path) -> Iterator[None]:
+    """Hold the lock of a directory, which is made if need be."""
     while True:
         try:
             work.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
-            if work.parent.is_dir():
+            if work.parent.is_dir() and not work.exists():
                 continue  # another process has just removed it
-            raise ArgumentError(f"{work.parent}: a dataset is a directory, and there is a file") from error
+            file = work if work.exists() else work.parent
+            raise ArgumentError(f"{file}: a dataset is a directory, and there is a file") from error
         except FileNotFoundError:
             continue
         try:
@@ -163,13 +164,14 @@ def _lock(work: pathlib.Path) -> Iterator[str]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 raise BusyError(f"{work.parent}: another process is writing this dataset") from error
-            # One that ended meanwhile took its lock file with it, and what we hold is nobody's.
-            if not (work / _LOCK).exists() or not os.path.samestat(
-                os.fstat(file.fileno()), os.stat(work / _LOCK)
-            ):
+            try:
+                there = os.stat(work / _LOCK)
+            except FileNotFoundError:
                 continue
-            yield _LOCK
-            return
+            # One that ended meanwhile took its lock file with it, and what we hold is nobody's.
+            if os.path.samestat(os.fstat(file.fileno()), there):
+                yield
+                return
 
 
 def _clear(work: pathlib.Path) -> None:
