@@ -148,17 +148,12 @@ def _lock(work: pathlib.Path) -> Iterator[None]:
     while True:
         try:
             work.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError) as error:
-            if work.parent.is_dir() and not work.exists():
-                continue  # another process has just removed it
-            file = work if work.exists() else work.parent
-            raise ArgumentError(f"{file}: a dataset is a directory, and there is a file") from error
-        except FileNotFoundError:
-            continue
-        try:
             file = open(work / _LOCK, "wb")  # noqa: SIM115
-        except FileNotFoundError:
-            continue
+        except (FileNotFoundError, FileExistsError, NotADirectoryError) as error:
+            for path in (work, *work.parents):
+                if path.is_file():
+                    raise ArgumentError(f"{path}: a dataset is a directory, and there is a file") from error
+            continue  # another process has just removed the directory, or made it
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
