@@ -373,6 +373,9 @@ def test_an_out_that_is_a_file(pristine, tmp_path):
     for out in ("out", "out/Pong/1", "other"):
         with pytest.raises(ArgumentError, match="a dataset is a directory, and there is a file"):
             atarirb.ingest(pristine, tmp_path / out)
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(ArgumentError, match="no directory can be made there"):
+        atarirb.ingest(pristine, tmp_path / "link")
 
 
 def test_a_uri_that_cannot_be_reached_names_what_is_needed(tmp_path):

@@ -145,7 +145,7 @@ def _exclusive(directory: pathlib.Path) -> Iterator[pathlib.Path]:
 @contextlib.contextmanager
 def _lock(work: pathlib.Path) -> Iterator[None]:
     """Hold the lock of a directory, which is made if need be."""
-    while True:
+    for _ in range(1000):  # others may make and remove it all the while
         try:
             work.mkdir(parents=True, exist_ok=True)
             file = open(work / _LOCK, "wb")  # noqa: SIM115
@@ -167,6 +167,7 @@ def _lock(work: pathlib.Path) -> Iterator[None]:
             if os.path.samestat(os.fstat(file.fileno()), there):
                 yield
                 return
+    raise ArgumentError(f"{work.parent}: no directory can be made there")
 
 
 def _clear(work: pathlib.Path) -> None:
