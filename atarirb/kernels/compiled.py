@@ -342,9 +342,13 @@ def returns_to_go(index, starts, gamma, offsets, reward_bases, out):
         step = index[row]
         total = 0.0
         if step >= 0:
-            episode = _route(starts, step)
-            for later in range(starts[episode + 1] - 1, step - 1, -1):
-                total = np.float64(_float32(reward_bases, offsets, later)) + gamma * total
+            last = starts[_route(starts, step) + 1] - 1
+            shard = _route(offsets, last)
+            for later in range(last, step - 1, -1):
+                while later < offsets[shard]:  # an episode may reach over several shards
+                    shard -= 1
+                place = reward_bases[shard] + np.uintp((later - offsets[shard]) * 4)
+                total = np.float64(carray(_pointer(place), (1,), np.float32)[0]) + gamma * total
         out[row] = total
 
 
