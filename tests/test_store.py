@@ -147,8 +147,11 @@ def test_an_episode_table_that_would_lead_astray_is_refused_at_open(dataset, fie
     table = np.load(dataset / "episodes.npy")
     table[field][1] = value
     np.save(dataset / "episodes.npy", table)
-    with pytest.raises(DatasetError, match="episodes.npy: damaged: its episodes do not cover the 155 steps"):
-        atarirb.open(dataset)
+    for reads in (atarirb.open, atarirb.show):
+        with pytest.raises(
+            DatasetError, match="episodes.npy: damaged: its episodes do not cover the 155 steps"
+        ):
+            reads(dataset)
 
 
 def test_a_column_saved_again_by_numpy_is_as_good(dataset, pristine):

@@ -72,7 +72,7 @@ class Job:
 
     def run(self, on_bytes: Callable[[int], None], stopped: threading.Event) -> None:
         """Copy all columns, and give the shard its name when it is whole and on the disk."""
-        name = f"{self.portion.split:05d}"
+        name = store.shard_name(self.portion.split)
         partial = self.work / name
         partial.mkdir()
         steps = self.portion.steps

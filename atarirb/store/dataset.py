@@ -10,7 +10,8 @@ import numpy as np
 from atarirb import kernels
 from atarirb.errors import DatasetError
 from atarirb.store.codecs import CODECS
-from atarirb.store.manifest import COLUMNS, EPISODE, EPISODES, read_manifest
+from atarirb.store.episodes import read_episodes
+from atarirb.store.manifest import COLUMNS, read_manifest
 from atarirb.store.npy import map_npy
 
 
@@ -39,7 +40,6 @@ class Dataset:
             raise DatasetError(
                 f"{self.directory}: frames kept as {manifest.codec!r}, this atarirb reads {', '.join(CODECS)}"
             )
-        self.episodes = np.array(map_npy(self.directory / EPISODES, (manifest.episodes,), EPISODE))
         shards = [self.directory / shard.directory for shard in manifest.shards]
         steps = [shard.steps for shard in manifest.shards]
         self._splits = np.array([shard.split for shard in manifest.shards], np.int64)
@@ -49,7 +49,7 @@ class Dataset:
                 f"{self.directory}: the manifest says {manifest.steps:,} steps, its shards have "
                 f"{self.offsets[-1]:,}"
             )
-        self._check_episodes()
+        self.episodes = read_episodes(self.directory, manifest)
         described = {name: ((), dtype) for name, dtype in COLUMNS.items()}
         described |= {name: (record.shape, np.dtype(record.dtype)) for name, record in manifest.extra.items()}
         self.columns = {
@@ -67,15 +67,3 @@ class Dataset:
     def split_of(self, index: np.ndarray) -> np.ndarray:
         """Find the source split of each step, as int64[B]."""
         return self._splits[np.searchsorted(self.offsets, index, side="right") - 1]
-
-    def _check_episodes(self) -> None:
-        """Refuse a table that does not cover every step once: the kernels rely on it."""
-        stops = np.cumsum(self.episodes["length"])
-        starts = np.append(0, stops)[:-1]
-        covered = stops[-1] if len(stops) else 0
-        sound = (self.episodes["length"] > 0).all() and (self.episodes["start"] == starts).all()
-        if not sound or covered != self.manifest.steps:
-            raise DatasetError(
-                f"{self.directory / EPISODES}: damaged: its episodes do not cover the "
-                f"{self.manifest.steps:,} steps, each once"
-            )

@@ -6,13 +6,16 @@ at a hole in the log, at the edge of a selection of splits, at the log's end.
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 
 from atarirb.catalog import TIME_LIMIT
-from atarirb.store.manifest import EPISODE, ShardRecord
+from atarirb.errors import DatasetError
+from atarirb.store.manifest import COLUMNS, EPISODE, EPISODES, Manifest, ShardRecord
+from atarirb.store.npy import NpyRows, map_npy
 
 _ROWS = 1 << 20
 
@@ -23,6 +26,36 @@ class Rows(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, rows: slice, /) -> np.ndarray: ...
+
+
+def read_episodes(directory: pathlib.Path, manifest: Manifest) -> np.ndarray:
+    """Read a dataset's episode table.
+
+    Returns:
+        EPISODE[E].
+
+    Raises:
+        DatasetError: It is missing, of another size, or does not cover every step once: the kernels
+            rely on that.
+    """
+    table = np.array(map_npy(directory / EPISODES, (manifest.episodes,), EPISODE))
+    stops = np.cumsum(table["length"])
+    covered = stops[-1] if len(stops) else 0
+    sound = (table["length"] > 0).all() and (table["start"] == np.append(0, stops)[:-1]).all()
+    if not sound or covered != manifest.steps:
+        raise DatasetError(
+            f"{directory / EPISODES}: damaged: its episodes do not cover the {manifest.steps:,} steps, "
+            f"each once"
+        )
+    return table
+
+
+def column_rows(directory: pathlib.Path, shards: Sequence[ShardRecord], column: str) -> list[NpyRows]:
+    """Give a usual column's rows of each shard, to be read a bounded number at a time."""
+    return [
+        NpyRows(directory / shard.directory / f"{column}.npy", (shard.steps,), COLUMNS[column])
+        for shard in shards
+    ]
 
 
 def episode_table(

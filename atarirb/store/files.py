@@ -31,6 +31,11 @@ def write_file(path: pathlib.Path, data: bytes) -> FileRecord:
         os.fsync(file.fileno())
     os.replace(temporary, path)
     sync_directory(path.parent)
+    return record_of(data)
+
+
+def record_of(data: bytes) -> FileRecord:
+    """Describe a file of these bytes."""
     return FileRecord(bytes=len(data), crc32=f"{zlib_ng.crc32(data):08x}")
 
 

@@ -24,11 +24,12 @@ step stands to the step before it in the log: "start" of an episode, "continues"
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
 import operator
 import pathlib
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 import numpy as np
 
@@ -69,6 +70,11 @@ EPISODE = np.dtype(
 )
 
 
+def shard_name(split: int) -> str:
+    """Return the name of the directory of a split's shard."""
+    return f"{split:05d}"
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ColumnRecord:
     """Shape of one row, and dtype, of a column."""
@@ -104,7 +110,7 @@ class ShardRecord:
     @property
     def directory(self) -> str:
         """Name of the shard's directory."""
-        return f"{self.split:05d}"
+        return shard_name(self.split)
 
     @property
     def bytes(self) -> int:
@@ -257,11 +263,14 @@ def _record(entry: dict[str, Any]) -> ShardRecord:
 def _typed(kind: type[T], content: dict[str, Any]) -> T:
     """Make a record, refusing values that are not of their field's plain type."""
     record = kind(**content)
-    for field in dataclasses.fields(kind):
-        value = getattr(record, field.name)
-        plain = {"int": int, "str": str, "bool": bool}.get(field.type)
-        if plain is not None and type(value) is not plain:
-            raise TypeError(f"{field.name} is {value!r}")
-        if plain is int and not 0 <= value < 2**63:
-            raise ValueError(f"{field.name} is {value}")
+    for name, hint in _hints(kind).items():
+        value = getattr(record, name)
+        if hint in (int, str, bool) and type(value) is not hint:
+            raise TypeError(f"{name} is {value!r}")
+        if hint is int and not 0 <= value < 2**63:
+            raise ValueError(f"{name} is {value}")
     return record
+
+
+#: The types of a record's fields, by name.
+_hints = functools.cache(get_type_hints)

@@ -21,7 +21,7 @@ import os
 import pathlib
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
 
 from atarirb import sources
@@ -32,10 +32,11 @@ from atarirb.ingestion.copying import Job
 from atarirb.ingestion.plan import Plan, caught, make_plan
 from atarirb.store import codecs
 from atarirb.store import manifest as store
-from atarirb.store.episodes import episode_table
-from atarirb.store.files import FileRecord, checksum, write_file
-from atarirb.store.npy import NpyRows, header
+from atarirb.store.episodes import column_rows, episode_table
+from atarirb.store.files import record_of, write_file
+from atarirb.store.npy import header
 from atarirb.threads import cores
+from atarirb.verbs.progress import meter
 
 _log = logging.getLogger(__name__)
 
@@ -217,7 +218,7 @@ def _run(jobs: list[Job], threads: int, logs: sources.OriginalLogs, progress: bo
     if not jobs:
         return failures
     stopped = threading.Event()
-    with _meter(sum(logs.size(job.portion.split) for job in jobs), progress) as on_bytes:
+    with meter("ingest", sum(logs.size(job.portion.split) for job in jobs), progress) as on_bytes:
         pool = concurrent.futures.ThreadPoolExecutor(threads, thread_name_prefix="atarirb-ingest")
         try:
             futures = {pool.submit(caught(job.run), on_bytes, stopped): job for job in jobs}
@@ -235,23 +236,6 @@ def _run(jobs: list[Job], threads: int, logs: sources.OriginalLogs, progress: bo
     return failures
 
 
-@contextlib.contextmanager
-def _meter(total: int, progress: bool) -> Iterator[Callable[[int], None]]:
-    """Show how far reading has come, if that is wanted and stderr is a terminal."""
-    from tqdm import tqdm
-
-    with tqdm(
-        total=total, unit="B", unit_scale=True, desc="ingest", disable=None if progress else True
-    ) as bar:
-        lock = threading.Lock()
-
-        def on_bytes(count: int) -> None:
-            with lock:
-                bar.update(count)
-
-        yield on_bytes
-
-
 def _failed(failures: Mapping[int, Exception], others: list[int], logs: sources.OriginalLogs) -> IngestError:
     lines = "\n".join(f"  split {split}: {error}" for split, error in sorted(failures.items()))
     keep = f"The other {len(others)} are kept. " if others else ""
@@ -266,21 +250,15 @@ def _finish(
     directory: pathlib.Path, name: str, logs: sources.OriginalLogs, kind: ModuleType, plan: Plan
 ) -> DatasetInfo:
     """Write the episode table and the manifest of the shards that are there."""
-    records = [store.read_record(directory / f"{portion.split:05d}") for portion in plan.portions]
+    records = [store.read_record(directory / store.shard_name(portion.split)) for portion in plan.portions]
     shards = tuple(record for record in records if record is not None)
-    columns = {
-        column: [
-            NpyRows(directory / shard.directory / f"{column}.npy", (shard.steps,), store.COLUMNS[column])
-            for shard in shards
-        ]
-        for column in ("terminal", "reward")
-    }
-    table = episode_table(shards, columns["terminal"], columns["reward"])
+    terminals, rewards = (column_rows(directory, shards, column) for column in ("terminal", "reward"))
+    table = episode_table(shards, terminals, rewards)
     frame = plan.columns["observation"]
     path = directory / store.EPISODES
     content = header(table.shape, table.dtype) + table.tobytes()
     if path.exists() and path.read_bytes() == content:
-        episodes_file = FileRecord(bytes=len(content), crc32=checksum(path))
+        episodes_file = record_of(content)
     else:
         (directory / store.MANIFEST).unlink(missing_ok=True)
         episodes_file = write_file(path, content)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import pathlib
 
-import numpy as np
-
 from atarirb.info import DatasetInfo, describe
-from atarirb.store.manifest import EPISODE, EPISODES, read_manifest
-from atarirb.store.npy import map_npy
+from atarirb.store.episodes import read_episodes
+from atarirb.store.manifest import read_manifest
 
 
 def show(path: str | os.PathLike[str]) -> DatasetInfo:
@@ -24,5 +22,4 @@ def show(path: str | os.PathLike[str]) -> DatasetInfo:
     """
     directory = pathlib.Path(path)
     manifest = read_manifest(directory)
-    episodes = np.array(map_npy(directory / EPISODES, (manifest.episodes,), EPISODE))
-    return describe(path, manifest, episodes)
+    return describe(path, manifest, read_episodes(directory, manifest))

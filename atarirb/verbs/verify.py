@@ -9,14 +9,14 @@ import pathlib
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from tqdm import tqdm
 
 from atarirb.errors import AtarirbError
 from atarirb.store.dataset import Dataset
-from atarirb.store.episodes import episode_table
+from atarirb.store.episodes import column_rows, episode_table
 from atarirb.store.files import FileRecord, checksum
 from atarirb.store.manifest import COLUMNS, EPISODES, Manifest, ShardRecord, read_manifest, read_record
 from atarirb.store.npy import NpyRows
+from atarirb.verbs.progress import meter
 
 _ROWS = 1 << 20
 
@@ -76,12 +76,10 @@ def verify(path: str | os.PathLike[str], *, deep: bool = False, progress: bool =
     for shard in manifest.shards:
         files |= {directory / shard.directory / name: record for name, record in shard.files.items()}
     problems: list[str] = []
-    with tqdm(
-        total=manifest.bytes, unit="B", unit_scale=True, desc="verify", disable=None if progress else True
-    ) as bar:
+    with meter("verify", manifest.bytes, progress) as on_bytes:
         for file, record in files.items():
             problems += _check_file(file, record)
-            bar.update(record.bytes)
+            on_bytes(record.bytes)
     for shard in manifest.shards:
         if read_record(directory / shard.directory) != shard:
             problems.append(f"{directory / shard.directory}: shard.json is not what the manifest says")
@@ -109,10 +107,7 @@ def _check_values(directory: pathlib.Path, manifest: Manifest, *, deep: bool) ->
         return
     if not deep:
         return
-    columns: dict[str, list[NpyRows]] = {
-        name: [NpyRows(directory / s.directory / f"{name}.npy", (s.steps,), dtype) for s in manifest.shards]
-        for name, dtype in COLUMNS.items()
-    }
+    columns = {name: column_rows(directory, manifest.shards, name) for name in COLUMNS}
     wrong: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
         "terminal": ("neither 0 nor 1", lambda rows: rows > 1),
         "reward": ("not a finite number", lambda rows: ~np.isfinite(rows)),

@@ -1,0 +1,32 @@
+"""How far long work has come, in bytes, with rate and time left."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+from tqdm import tqdm
+
+
+@contextlib.contextmanager
+def meter(what: str, total: int, shown: bool) -> Iterator[Callable[[int], None]]:
+    """Show a bar on stderr, if that is wanted and stderr is a terminal.
+
+    Args:
+        what: The work's name.
+        total: Bytes in all.
+        shown: Whether it is wanted.
+
+    Yields:
+        What is to be called with the count of bytes done since the last call, from any thread.
+    """
+    disable = None if shown else True
+    with tqdm(total=total, unit="B", unit_scale=True, desc=what, disable=disable) as bar:
+        lock = threading.Lock()
+
+        def on_bytes(count: int) -> None:
+            with lock:
+                bar.update(count)
+
+        yield on_bytes
