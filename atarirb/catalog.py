@@ -67,6 +67,16 @@ def game(name: str) -> Game:
     return found
 
 
+def hint(path_name: str) -> str:
+    """Suggest what may have been meant by the last two parts of a path at which nothing is.
+
+    Returns:
+        The end of a sentence, as `suggestion`; empty if they do not look like a misspelt id.
+    """
+    title, _, run = path_name.partition("/")
+    return suggestion(path_name) if run.isdecimal() and title not in games() else ""
+
+
 def suggestion(name: str) -> str:
     """Say which catalog id is nearest to `name`, as the end of a sentence; empty if none is near."""
     title, _, run = name.partition("/")

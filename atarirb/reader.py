@@ -335,9 +335,9 @@ def _open_dataset(path: str) -> Dataset:
     try:
         return Dataset(path)
     except DatasetNotFoundError as error:
-        name = "/".join(path.rstrip("/").split("/")[-2:])
-        if not os.path.isdir(path) and name.partition("/")[0] not in catalog.games():
-            raise DatasetNotFoundError(f"{error}{catalog.suggestion(name)}") from None
+        if not os.path.isdir(path):
+            tail = "/".join(path.rstrip("/").split("/")[-2:])
+            raise DatasetNotFoundError(f"{error}{catalog.hint(tail)}") from None
         raise
 
 

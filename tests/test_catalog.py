@@ -53,5 +53,14 @@ def test_nothing_is_suggested_where_nothing_is_near(name):
     assert catalog.suggestion(name) == ""
 
 
+@pytest.mark.parametrize("name", ["main/README.md", "data/Pnog", "Pong/1", "Pnog/mine"])
+def test_a_path_that_looks_like_no_misspelt_id_gets_no_hint(name):
+    assert catalog.hint(name) == ""
+
+
+def test_a_path_that_looks_like_a_misspelt_id_gets_the_nearest():
+    assert "did you mean 'Pong/1'" in catalog.hint("Pnog/1")
+
+
 def test_a_run_of_ones_own_belongs_to_its_game():
     assert catalog.game("Pong/mine").rom == "pong"

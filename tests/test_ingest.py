@@ -439,15 +439,15 @@ def test_two_ingests_of_one_dataset_do_not_meet(pristine, tmp_path, monkeypatch)
     assert atarirb.verify(tmp_path / "out").ok
 
 
-def test_an_interrupt_leaves_whole_shards_only_and_is_taken_up_again(pristine, tmp_path, monkeypatch):
+@pytest.mark.parametrize("times", [1, 3])
+def test_an_interrupt_leaves_whole_shards_only_and_is_taken_up_again(pristine, tmp_path, monkeypatch, times):
     run = module.Job.run
 
     def interrupted(job, *arguments):
         if job.portion.split == 2:
-            signal.raise_signal(signal.SIGINT) if threading.current_thread() is threading.main_thread() else (
+            for _ in range(times):
                 os.kill(os.getpid(), signal.SIGINT)
-            )
-            time.sleep(0.2)
+                time.sleep(0.2)
         return run(job, *arguments)
 
     monkeypatch.setattr(module.Job, "run", interrupted)

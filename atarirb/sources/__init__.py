@@ -38,9 +38,8 @@ def find(source: str | os.PathLike[str]) -> OriginalLogs:
     try:
         return OriginalLogs(filesystem, path)
     except SourceNotFoundError as error:
-        name = run_name(text)
-        if "no such directory" in str(error) and name.split("/")[0] not in catalog.games():
-            raise SourceNotFoundError(f"{error}{catalog.suggestion(name)}") from None
+        if "no such directory" in str(error):
+            raise SourceNotFoundError(f"{error}{catalog.hint(run_name(text))}") from None
         raise
 
 

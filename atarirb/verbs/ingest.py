@@ -220,8 +220,10 @@ def _run(jobs: list[Job], threads: int, logs: sources.OriginalLogs, progress: bo
     stopped = threading.Event()
     with meter("ingest", sum(logs.size(job.portion.split) for job in jobs), progress) as on_bytes:
         pool = concurrent.futures.ThreadPoolExecutor(threads, thread_name_prefix="atarirb-ingest")
+        futures: dict[concurrent.futures.Future, Job] = {}
         try:
-            futures = {pool.submit(caught(job.run), on_bytes, stopped): job for job in jobs}
+            for job in jobs:
+                futures[pool.submit(caught(job.run), on_bytes, stopped)] = job
             for future in concurrent.futures.as_completed(futures):
                 split = futures[future].portion.split
                 error = future.result()
@@ -232,8 +234,22 @@ def _run(jobs: list[Job], threads: int, logs: sources.OriginalLogs, progress: bo
                     _log.info("split %d done", split)
         finally:
             stopped.set()
-            pool.shutdown(wait=True, cancel_futures=True)
+            _end(pool, futures)
     return failures
+
+
+def _end(pool: concurrent.futures.ThreadPoolExecutor, futures: Iterable[concurrent.futures.Future]) -> None:
+    """Wait until no job writes any more, however often that is interrupted: each stops at its next chunk.
+
+    The futures are waited for, not the threads: an interrupted `Thread.join` takes a thread for ended.
+    """
+    pool.shutdown(wait=False, cancel_futures=True)
+    while True:
+        try:
+            concurrent.futures.wait([future for future in futures if not future.cancelled()])
+        except KeyboardInterrupt:
+            continue
+        return
 
 
 def _failed(failures: Mapping[int, Exception], others: list[int], logs: sources.OriginalLogs) -> IngestError:
