@@ -1,4 +1,4 @@
-# make demo    sets up .venv, turns a sample run into a dataset, shows and samples it
+# make demo    sets up .venv, plays a game, turns it and a sample run into datasets, shows and samples them
 # make test    sets up .venv and runs the tests
 # make bench   runs the benchmarks and writes their tables into README.md
 
@@ -24,7 +24,7 @@ bench: $(VENV)/bench
 # A stamp per set of packages: made anew when the project's metadata change.
 $(VENV)/dev: setup.cfg pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[dev,play]'
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $@
 
 $(VENV)/bench: $(VENV)/dev

@@ -17,10 +17,13 @@ if TYPE_CHECKING:
     from atarirb.errors import AtarirbError
     from atarirb.info import DatasetInfo
     from atarirb.reader import Reader, open
+    from atarirb.recording.recorder import Recorder
     from atarirb.verbs.bench import bench
+    from atarirb.verbs.convert import convert
     from atarirb.verbs.env import env
     from atarirb.verbs.ingest import ingest
     from atarirb.verbs.preview import preview
+    from atarirb.verbs.record import record
     from atarirb.verbs.show import show
     from atarirb.verbs.verify import verify
 
@@ -30,12 +33,15 @@ _HOMES = {
     "AtarirbError": "errors",
     "DatasetInfo": "info",
     "Reader": "reader",
+    "Recorder": "recording.recorder",
     "available_datasets": "catalog",
     "bench": "verbs.bench",
+    "convert": "verbs.convert",
     "env": "verbs.env",
     "ingest": "verbs.ingest",
     "open": "reader",
     "preview": "verbs.preview",
+    "record": "verbs.record",
     "show": "verbs.show",
     "verify": "verbs.verify",
 }
@@ -44,12 +50,15 @@ __all__ = [
     "AtarirbError",
     "DatasetInfo",
     "Reader",
+    "Recorder",
     "available_datasets",
     "bench",
+    "convert",
     "env",
     "ingest",
     "open",
     "preview",
+    "record",
     "show",
     "verify",
 ]

@@ -7,11 +7,13 @@ The names are those of TorchRL's TED form. A batch of B transitions::
     index         int64[B]     the step in the dataset
     done, terminated, truncated    bool[B], of the observation itself: False
     next
-      observation   as above, n steps on; zeros where there is none
+      observation   as above, n steps on; after an episode's end the final frame of a truncated one,
+                    where it is known, and of a terminated one, if that is wanted; else zeros
       reward        float32[B]   sum of gamma**j r[t+j], j < m, where m is n or what is left of the episode
       discount      float32[B]   gamma**m; 0 at a terminal
       terminated    bool[B]      a terminal is among the m steps
-      truncated     bool[B]      what follows the m steps is not known: the episode is cut there
+      truncated     bool[B]      the episode ends with the m steps, and not by a terminal: it was
+                                 truncated, or is cut, and then the next observation is not known
       done          bool[B]      one of the two
 
 and the columns asked for: ``timestep`` int32 (steps since the episode's first known one),
@@ -45,8 +47,8 @@ OPTIONAL = ("timestep", "episode", "return_to_go", "action_full", "split")
 
 #: Names that no extra column of a log may have.
 RESERVED = frozenset(
-    (*OPTIONAL, "observation", "action", "reward", "terminal", "slot", "index", "next", "mask", "done",
-     "terminated", "truncated", "discount")
+    (*OPTIONAL, "observation", "action", "reward", "terminal", "segments", "final", "index", "next",
+     "mask", "done", "terminated", "truncated", "discount")
 )  # fmt: skip
 
 Batch = dict[str, Any]
@@ -82,14 +84,15 @@ def transitions(dataset: Dataset, episodes: EpisodeIndex, recipe: Recipe, index:
     next_observation = pool.empty((rows, *shape), dataset.frames.dtype)
     step = _empty_steps(rows)
     _describe(dataset, episodes, recipe, index, step)
-    following = step["next_index"]
 
     def work(ticket: np.ndarray) -> None:
         if recipe.frame_stack == 1:
-            dataset.frames.pairs(ticket, index, following, observation, next_observation)
+            dataset.frames.pairs(ticket, index, step["next_newest"], observation, next_observation)
         else:
-            first = step["first"]
-            dataset.frames.stack_pairs(ticket, index, following, first, observation, next_observation)
+            dataset.frames.stack_pairs(
+                ticket, index, step["next_index"], step["next_newest"], step["first"],
+                observation, next_observation,
+            )  # fmt: skip
 
     threads.spread(work, 2 * observation.nbytes)
     batch = _assemble(step, index, observation, next_observation)
@@ -114,17 +117,18 @@ def slices(
     count, span = len(starts), length + recipe.n_step
     frames = pool.empty((count * span, *shape), dataset.frames.dtype)
     index, mask = np.empty((count, length), np.int64), np.empty((count, length), np.bool_)
-    shown, first = np.empty((count, span), np.int64), np.empty((count, span), np.int64)
+    shown, newest, first = (np.empty((count, span), np.int64) for _ in range(3))
     kernels.active().slice_rows(
-        starts, episodes.starts, valid.first, valid.cumulative, recipe.n_step, index, mask, shown, first
-    )
-    shown, first = shown.reshape(-1), first.reshape(-1)
+        starts, episodes.starts, valid.first, valid.cumulative, episodes.final, recipe.n_step,
+        index, mask, shown, newest, first,
+    )  # fmt: skip
+    shown, newest, first = shown.reshape(-1), newest.reshape(-1), first.reshape(-1)
 
     def work(ticket: np.ndarray) -> None:
         if recipe.frame_stack == 1:
-            dataset.frames.frames(ticket, shown, frames)
+            dataset.frames.frames(ticket, newest, frames)
         else:
-            dataset.frames.stacks(ticket, shown, first, frames)
+            dataset.frames.stacks(ticket, shown, newest, first, frames)
 
     threads.spread(work, frames.nbytes)
     frames = frames.reshape(count, span, *shape)
@@ -150,6 +154,7 @@ def _empty_steps(rows: int) -> dict[str, np.ndarray]:
     return {
         "first": np.empty(rows, np.int64),
         "next_index": np.empty(rows, np.int64),
+        "next_newest": np.empty(rows, np.int64),
         "action": np.empty(rows, np.int32),
         "reward": np.empty(rows, np.float32),
         "discount": np.empty(rows, np.float32),
@@ -167,8 +172,8 @@ def _describe(
 ) -> None:
     """Fill all that the kernel `steps` finds out about steps `index`."""
     kernels.active().steps(
-        index, episodes.starts, episodes.terminal_end, recipe.powers, dataset.offsets,
-        dataset.addresses["action"], dataset.addresses["reward"], *step.values(),
+        index, episodes.starts, episodes.terminal_end, episodes.final, recipe.powers, dataset.offsets,
+        *dataset.places["action"], *dataset.places["reward"], *step.values(),
     )  # fmt: skip
 
 
@@ -211,7 +216,7 @@ def _column(
         out = np.empty(len(index), np.float32)
         kernels.active().returns_to_go(
             index, episodes.starts, float(recipe.powers[1]), dataset.offsets,
-            dataset.addresses["reward"], out,
+            *dataset.places["reward"], out,
         )  # fmt: skip
         return out
     if name == "action_full":
@@ -234,9 +239,15 @@ def _column(
 
 def gather(dataset: Dataset, name: str, index: np.ndarray) -> np.ndarray:
     """Gather a stored column's rows of steps `index`, int64[B]; zeros where it is -1."""
-    sample = dataset.columns[name][0]
-    out = np.empty((len(index), *sample.shape[1:]), sample.dtype)
-    # Through `frames`, with the rows as bytes: one kernel serves columns of every dtype.
-    rows = out.reshape(len(index), math.prod(sample.shape[1:])).view(np.uint8)
-    kernels.active().frames(kernels.ticket(), dataset.addresses[name], dataset.offsets, index, rows)
-    return out
+    shape, dtype = dataset.described[name]
+    bases, widths = dataset.places[name]
+    full = np.zeros((len(index), *shape), dtype)
+    for stored in {column.dtype for column in dataset.columns[name]}:
+        # Through `frames`, with the rows as bytes: one kernel serves columns of every dtype.
+        values = np.empty((len(index), *shape), stored)
+        rows = values.reshape(len(index), math.prod(shape)).view(np.uint8)
+        shard = np.searchsorted(dataset.offsets, index, side="right") - 1
+        here = (index >= 0) & (widths[shard] == stored.itemsize * math.prod(shape))
+        kernels.active().frames(kernels.ticket(), bases, dataset.offsets, np.where(here, index, -1), rows)
+        full[here] = values[here]
+    return full

@@ -63,16 +63,46 @@ def _parser() -> argparse.ArgumentParser:
     ingest.add_argument("out", help="the dataset's directory")
     ingest.add_argument("--splits", type=_splits, metavar="0-9,12", help="only these splits")
     ingest.add_argument("--workers", type=int, metavar="N", help="splits at a time (default: one per core)")
-    ingest.add_argument("--codec", default=None, help="how frames are kept (default: raw)")
+    ingest.add_argument(
+        "--codec", default=None, choices=("packed", "raw"), help="how frames are kept (default: packed)"
+    )
     ingest.add_argument("--name", help="the run's id (default: from the source's path)")
     ingest.set_defaults(when_interrupted="; the same command goes on from here")
+
+    record = add("record", _record, "Play a game and record it, as a dataset or as replay logs.")
+    record.add_argument("game", help="its name in the catalog, as Pong")
+    record.add_argument(
+        "--out", required=True, help="the dataset's directory, or with --replay-logs the run's"
+    )
+    record.add_argument(
+        "--steps", type=int, required=True, metavar="N", help="steps in all, four frames each"
+    )
+    record.add_argument("--policy", default="random", help="random, or module:function (random)")
+    record.add_argument("--seed", type=int, default=0, metavar="N", help="of the games and the policy (0)")
+    record.add_argument("--environments", type=int, metavar="N", help="games at a time (default: 4 per core)")
+    record.add_argument("--codec", choices=("packed", "raw"), default="packed", help="how frames are kept")
+    record.add_argument("--name", help="the run's id (default: from the directory)")
+    record.add_argument("--replay-logs", action="store_true", help="write the original layout instead")
+    record.add_argument(
+        "--capacity", type=int, default=1_000_000, metavar="N", help="rows of the logs' files (1000000)"
+    )
+    record.set_defaults(when_interrupted="; every step is kept, and the same command goes on from here")
+
+    convert = add("convert", _convert, "Make a dataset of another one, with its frames kept otherwise.")
+    convert.add_argument("source", help="a dataset's directory")
+    convert.add_argument("out", help="the new dataset's directory")
+    convert.add_argument("--codec", required=True, choices=("packed", "raw"), help="how frames are kept")
+    convert.add_argument("--workers", type=int, metavar="N", help="shards at a time (default: one per core)")
+    convert.set_defaults(when_interrupted="; the same command goes on from here")
 
     show = add("show", _show, "Show what a dataset is.")
     show.add_argument("dataset")
 
     verify = add("verify", _verify, "Check a dataset's files against its manifest.")
     verify.add_argument("dataset")
-    verify.add_argument("--deep", action="store_true", help="check also what must hold of every value")
+    verify.add_argument(
+        "--deep", action="store_true", help="decode every frame, and check what must hold of every value"
+    )
 
     preview = add("preview", _preview, "Draw an episode as a contact sheet.")
     preview.add_argument("dataset")
@@ -113,6 +143,36 @@ def _ingest(options: argparse.Namespace) -> int:
         name=options.name,
         progress=not options.quiet,
         **chosen,
+    )
+    _print(options, info)
+    return 0
+
+
+def _record(options: argparse.Namespace) -> int:
+    info = atarirb.record(
+        options.game,
+        options.out,
+        steps=options.steps,
+        policy=options.policy,
+        seed=options.seed,
+        environments=options.environments,
+        codec=options.codec,
+        name=options.name,
+        replay_logs=options.replay_logs,
+        capacity=options.capacity,
+        progress=not options.quiet,
+    )
+    _print(options, info)
+    return 0
+
+
+def _convert(options: argparse.Namespace) -> int:
+    info = atarirb.convert(
+        options.source,
+        options.out,
+        codec=options.codec,
+        workers=options.workers,
+        progress=not options.quiet,
     )
     _print(options, info)
     return 0

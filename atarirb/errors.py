@@ -49,11 +49,11 @@ class LogError(AtarirbError, ValueError):
     """A replay log is damaged, incomplete or contradicts itself."""
 
 
-class IngestError(AtarirbError, RuntimeError):
-    """Some splits could not be ingested; the others are kept.
+class _Failures:
+    """An error of several splits or shards.
 
     Attributes:
-        failures: The error of each failed split, by split number.
+        failures: The error of each that failed, by split number.
     """
 
     def __init__(self, message: str, failures: Mapping[int, Exception]):
@@ -61,7 +61,15 @@ class IngestError(AtarirbError, RuntimeError):
         self.failures = dict(failures)
 
     def __reduce__(self) -> tuple[type, tuple]:  # exceptions are pickled by `args`, which lack the failures
-        return type(self), (*self.args, self.failures)
+        return type(self), (str(self), self.failures)
+
+
+class IngestError(_Failures, AtarirbError, RuntimeError):
+    """Some splits could not be ingested; the others are kept. `failures` has each one's error."""
+
+
+class ConvertError(_Failures, AtarirbError, RuntimeError):
+    """Some shards could not be converted; the others are kept. `failures` has each one's error."""
 
 
 class BusyError(AtarirbError, RuntimeError):

@@ -2,7 +2,8 @@
 
 A step is *valid* for (frame_stack S, n_step n) if it has all it needs: its stack does not reach
 before a cut head (before a true beginning missing frames are zeros), and its next observation, n
-steps on, is in the same episode, or the episode ends by a terminal on the way. So the valid steps
+steps on, is in the same episode, or the episode ends on the way by a terminal, or by a truncation
+whose final frame is known. So the valid steps
 of an episode are one run of neighbours, and an index over them is two numbers per episode.
 
 A slice of length L is L consecutive valid steps of one episode.
@@ -70,26 +71,33 @@ class EpisodeIndex:
         starts: int64[E + 1], first step of each episode, and the steps in all.
         terminal_end: bool[E], it ends by a terminal; otherwise what follows is not known.
         head_cut: bool[E], its beginning is lost.
+        final: int64[E], number of the frame to show after its last step; -1 for none. An episode
+            that ends without a terminal, but with such a frame, was truncated.
     """
 
-    def __init__(self, starts: np.ndarray, terminal_end: np.ndarray, head_cut: np.ndarray):
+    def __init__(self, starts: np.ndarray, terminal_end: np.ndarray, head_cut: np.ndarray, final: np.ndarray):
         self.starts = np.ascontiguousarray(starts, np.int64)
         self.terminal_end = np.ascontiguousarray(terminal_end, np.bool_)
         self.head_cut = np.ascontiguousarray(head_cut, np.bool_)
+        self.final = np.ascontiguousarray(final, np.int64)
 
     @classmethod
-    def of(cls, episodes: np.ndarray, *, time_limit_terminates: bool = True) -> EpisodeIndex:
+    def of(
+        cls, episodes: np.ndarray, *, time_limit_terminates: bool = True, terminals_show_final: bool = False
+    ) -> EpisodeIndex:
         """Make the index of an episode table.
 
         Args:
             episodes: EPISODE[E].
             time_limit_terminates: The 27,000-step cap counts as a terminal, as it was logged.
+            terminals_show_final: The frame after a terminal is shown, where it is known.
         """
         ends = episodes["terminal"]
         if not time_limit_terminates:
             ends = ends & ~episodes["time_limit"]
         steps = episodes["length"].sum()
-        return cls(np.append(episodes["start"], steps), ends, episodes["head_cut"])
+        final = episodes["final"] if terminals_show_final else np.where(ends, -1, episodes["final"])
+        return cls(np.append(episodes["start"], steps), ends, episodes["head_cut"], final)
 
     @property
     def steps(self) -> int:
@@ -99,7 +107,8 @@ class EpisodeIndex:
     def valid(self, frame_stack: int, n_step: int) -> Legal:
         """Find the valid steps."""
         first = self.starts[:-1] + self.head_cut * (frame_stack - 1)
-        stop = self.starts[1:] - ~self.terminal_end * np.int64(n_step)
+        known = self.terminal_end | (self.final >= 0)  # what comes after the last step
+        stop = self.starts[1:] - ~known * np.int64(n_step)
         return _legal(first, np.maximum(stop - first, 0))
 
     def slice_starts(self, valid: Legal, length: int, *, strict: bool) -> Legal:

@@ -19,7 +19,8 @@ class DatasetInfo:
         name: The run's id, as ``"Pong/1"``.
         steps: Steps in all.
         episodes: Episodes in all.
-        cut_episodes: Those that do not end by a terminal, or whose beginning is lost.
+        cut_episodes: Those whose beginning is lost, or of which it is not known what came after.
+        truncated_episodes: Those that end without a terminal, but with the frame after their last step.
         time_limit_episodes: Those that the 27,000-step cap ended.
         holes: Places where steps of the run are missing.
         splits: The source splits it was made from.
@@ -28,6 +29,8 @@ class DatasetInfo:
         extra_columns: Columns beyond the usual ones.
         codec: How frames are kept.
         bytes: Bytes on disk.
+        frame_disk_bytes: Those of them that the frames take.
+        frame_bytes: What all frames take as they are handed out.
         rewards_clipped: Every reward is -1, 0 or 1, as in the public logs, whose collecting agent
             clipped them: returns are then not the game's scores.
         return_mean: Mean undiscounted sum of (clipped) rewards over whole episodes; nan if none.
@@ -39,6 +42,7 @@ class DatasetInfo:
     steps: int
     episodes: int
     cut_episodes: int
+    truncated_episodes: int
     time_limit_episodes: int
     holes: int
     splits: tuple[int, ...]
@@ -47,6 +51,8 @@ class DatasetInfo:
     extra_columns: tuple[str, ...]
     codec: str
     bytes: int
+    frame_disk_bytes: int
+    frame_bytes: int
     rewards_clipped: bool
     return_mean: float
     format_version: int
@@ -59,11 +65,19 @@ class DatasetInfo:
             f"{self.name}  ({self.path})\n"
             f"steps     {self.steps:,} in {len(self.splits)} split(s): {_ranges(self.splits)}\n"
             f"episodes  {self.episodes:,}, {self.cut_episodes:,} of them cut, "
-            f"{self.time_limit_episodes:,} ended by the time limit; {self.holes} hole(s) in the log\n"
+            f"{self.truncated_episodes:,} truncated, {self.time_limit_episodes:,} ended by the time limit; "
+            f"{self.holes} hole(s) in the log\n"
             f"rewards   {rewards}; mean return of a whole episode {self.return_mean:,.2f}\n"
-            f"frames    {self.frame_dtype} {shape}, codec {self.codec}\n"
-            f"on disk   {self.bytes:,} bytes, format {self.format_version}{extra}"
+            f"frames    {self.frame_dtype} {shape}, codec {self.codec}: {self.frame_disk_bytes:,} bytes for "
+            f"{self.frame_bytes:,}, {self.frame_ratio:.1f}x smaller\n"
+            f"on disk   {self.bytes:,} bytes, {self.bytes / max(1, self.steps):,.0f} a step, "
+            f"format {self.format_version}{extra}"
         )
+
+    @property
+    def frame_ratio(self) -> float:
+        """How many times as large the frames are as they are handed out as they are on disk."""
+        return self.frame_bytes / max(1, self.frame_disk_bytes)
 
 
 def describe(path: str | os.PathLike[str], manifest: Manifest, episodes: np.ndarray) -> DatasetInfo:
@@ -74,13 +88,15 @@ def describe(path: str | os.PathLike[str], manifest: Manifest, episodes: np.ndar
         manifest: Its manifest.
         episodes: EPISODE[E], its episode table.
     """
-    whole = episodes["terminal"] & ~episodes["head_cut"]
+    known = episodes["terminal"] | (episodes["final"] >= 0)
+    whole = (episodes["terminal"] | episodes["time_limit"]) & ~episodes["head_cut"]
     return DatasetInfo(
         path=os.fspath(path),
         name=manifest.name,
         steps=manifest.steps,
         episodes=len(episodes),
-        cut_episodes=int((~whole).sum()),
+        cut_episodes=int((episodes["head_cut"] | ~known).sum()),
+        truncated_episodes=int((~episodes["terminal"] & known).sum()),
         time_limit_episodes=int(episodes["time_limit"].sum()),
         holes=manifest.holes,
         splits=tuple(shard.split for shard in manifest.shards),
@@ -89,6 +105,8 @@ def describe(path: str | os.PathLike[str], manifest: Manifest, episodes: np.ndar
         extra_columns=tuple(manifest.extra),
         codec=manifest.codec,
         bytes=manifest.bytes,
+        frame_disk_bytes=sum(shard.frame_bytes for shard in manifest.shards),
+        frame_bytes=manifest.frames * manifest.frame.bytes,
         rewards_clipped=manifest.rewards_clipped,
         return_mean=float(episodes["return"][whole].mean()) if whole.any() else float("nan"),
         format_version=manifest.format_version,

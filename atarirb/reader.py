@@ -11,7 +11,7 @@ import numpy as np
 
 from atarirb import catalog, draws
 from atarirb.arguments import as_index, one_of, positive
-from atarirb.batch import OPTIONAL, Batch, Recipe, gather, slices, transitions
+from atarirb.batch import OPTIONAL, Batch, Recipe, slices, transitions
 from atarirb.errors import (
     ArgumentError,
     ClosedError,
@@ -38,6 +38,7 @@ class Options:
     output: str = "numpy"
     device: Any = None
     time_limit: str = "terminated"
+    final: str = "zeros"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "frame_stack", positive("frame_stack", self.frame_stack, most=1 << 16))
@@ -47,6 +48,7 @@ class Options:
             raise ArgumentError(f"gamma is {self.gamma!r}, expected a number from 0 to 1")
         one_of("output", self.output, ("numpy", "jax"))
         one_of("time_limit", self.time_limit, ("terminated", "truncated"))
+        one_of("final", self.final, ("zeros", "stored"))
         if self.device is not None and self.output != "jax":
             raise ArgumentError("device= goes with output='jax'; NumPy arrays are on the host")
 
@@ -61,6 +63,7 @@ def open(  # the name in atarirb's namespace, as gzip.open
     output: str = "numpy",
     device: Any = None,
     time_limit: str = "terminated",
+    final: str = "zeros",
 ) -> Reader:
     """Open a dataset for reading. Only maps are made: no frame is read, no accelerator touched.
 
@@ -75,6 +78,8 @@ def open(  # the name in atarirb's namespace, as gzip.open
         device: A `jax.Device` or `jax.sharding.Sharding` to put JAX arrays on.
         time_limit: What the end of an episode of exactly 27,000 steps is. The logs have a terminal
             there, though the game went on: "terminated" leaves it so; "truncated" makes it a cut.
+        final: The next observation at a terminal: "zeros", or "stored": the frame after the last
+            action, where the dataset has it. Logs never do, recordings mostly.
 
     Returns:
         A `Reader`, also a context manager.
@@ -94,6 +99,7 @@ def open(  # the name in atarirb's namespace, as gzip.open
         output=output,
         device=device,
         time_limit=time_limit,
+        final=final,
     )
     return Reader(path, options)
 
@@ -115,7 +121,9 @@ class Reader:
             output.check(options.device)
         self._dataset: Dataset | None = _open_dataset(self._path)
         self._index = EpisodeIndex.of(
-            self._dataset.episodes, time_limit_terminates=options.time_limit == "terminated"
+            self._dataset.episodes,
+            time_limit_terminates=options.time_limit == "terminated",
+            terminals_show_final=options.final == "stored",
         )
         self._recipe = _recipe(options, self._dataset)
         self._draw_from(np.ones(len(self._dataset.episodes), np.bool_))
@@ -193,7 +201,7 @@ class Reader:
         """
         dataset = self._opened()
         index, single = as_index(indices, len(self))
-        split, slot = dataset.split_of(index), gather(dataset, "slot", index).astype(np.int64)
+        split, slot = dataset.split_of(index), dataset.slot_of(index)
         return (split[0], slot[0]) if single else (split, slot)
 
     # By index.

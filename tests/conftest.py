@@ -20,16 +20,22 @@ settings.load_profile("atarirb")
 ROOT = pathlib.Path(__file__).parent.parent
 
 
+@pytest.fixture(scope="session", params=["packed", "raw"])
+def codec(request):
+    """Return how the frames of a dataset are kept: each test of one runs for each."""
+    return request.param
+
+
 @pytest.fixture(scope="session")
-def pong(tmp_path_factory):
+def pong(codec, tmp_path_factory):
     """Return the path of a dataset of real frames: the sample run Pong/1."""
     out = tmp_path_factory.mktemp("pong") / "1"
-    truth.ingest(truth.SAMPLES / "Pong" / "1", out)
+    truth.ingest(truth.SAMPLES / "Pong" / "1", out, codec=codec)
     return out
 
 
 @pytest.fixture(scope="session")
-def small(tmp_path_factory):
+def small(codec, tmp_path_factory):
     """Return a small dataset of short episodes with two holes: its path and its steps.
 
     Its episodes have 1, 30, 5, 7, 1, 7, 20, 1, 14, 6, 3, 4, 5 and 9 steps. Numbers 4, 9 and 13 have
@@ -39,6 +45,7 @@ def small(tmp_path_factory):
     return truth.dataset(
         tmp_path_factory.mktemp("small"),
         lengths,
+        codec=codec,
         capacity=30,
         unfinished=True,
         drop=(2, 6),

@@ -7,7 +7,7 @@ import pathlib
 
 import numpy as np
 
-from benchmarks.ring_log import RingLog
+from atarirb.recording.ring_log import RingLog
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,13 +1,15 @@
-"""Make the golden log, its dataset and what a reader must answer.
+"""Make the golden log, its datasets and what a reader must answer.
 
 Run only when the format gets a new version: ``python -m tests.make_golden``, into a new folder beside
 the old ones, which are read for ever.
 """
 
+import json
 import pathlib
 import shutil
 
 import numpy as np
+import zstandard
 
 import atarirb
 from tests.logs import record
@@ -26,7 +28,10 @@ def main() -> None:
         unfinished=5,
         extra={"lives": ((), np.int8)},
     )
-    atarirb.ingest(GOLDEN / "logs/Game/1", GOLDEN / "v1/Game/1")
+    for codec in ("raw", "packed"):
+        atarirb.ingest(GOLDEN / "logs/Game/1", GOLDEN / f"v2-{codec}/Game/1", codec=codec)
+    # Another libzstd may make other blocks of the same frames.
+    (GOLDEN / "versions.json").write_text(json.dumps({"zstd": zstandard.ZSTD_VERSION}) + "\n")
     steps = np.flatnonzero(play.logged)
     expected = {"action": play.action[steps], "lives": play.extra["lives"][steps]}
     # From the play, not by the reader: what a ten-line loop says.
@@ -59,7 +64,7 @@ def main() -> None:
             following[row] = stack(end + 1)
     expected |= {"observation": observation, "next.observation": following}
     expected |= {f"next.{name}": values for name, values in (scalars | flags).items()}
-    with atarirb.open(GOLDEN / "v1/Game/1", frame_stack=4, n_step=3) as reader:
+    with atarirb.open(GOLDEN / "v2-raw/Game/1", frame_stack=4, n_step=3) as reader:
         expected["drawn"] = reader.sample(7, 16)["index"]
         expected["slices"] = reader.sample_slices(7, 4, 5)["index"]
     np.savez_compressed(GOLDEN / "expected.npz", **expected)

@@ -17,7 +17,7 @@ GAMMAS = st.sampled_from([0.9, 0.99, 1.0])
 
 @st.composite
 def logs(draw):
-    """Arguments of `truth.play`."""
+    """Arguments of `truth.dataset`."""
     return {
         "lengths": draw(st.lists(st.integers(1, 12), min_size=1, max_size=12)),
         "capacity": draw(st.integers(8, 40)),
@@ -25,6 +25,7 @@ def logs(draw):
         "seed": draw(st.integers(0, 1000)),
         "unfinished": draw(st.booleans()),
         "drop": draw(st.sets(st.integers(0, 5), max_size=2)),
+        "codec": draw(st.sampled_from(["packed", "raw"])),
     }
 
 

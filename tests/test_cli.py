@@ -79,7 +79,7 @@ def test_verify_fails_with_the_problems_on_stderr(dataset, tmp_path, capfd):
     assert "00003/action.npy: 0 bytes" in err
     status, out, err = run(capfd, "verify", "--deep", dataset)
     assert (status, err) == (0, "")
-    assert "sound; 41 files" in out
+    assert "sound; 57 files" in out
 
 
 def test_preview_says_where_the_picture_is(dataset, tmp_path, capfd):

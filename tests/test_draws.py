@@ -210,9 +210,11 @@ def test_batches_as_jax_arrays_are_the_same(pong):
 
 
 @pytest.mark.parametrize(
-    "environment", [{"ATARIRB_THREADS": 1}, {"ATARIRB_THREADS": 16}, {"ATARIRB_NUMBA": 0}], ids=str
+    "environment",
+    [{"ATARIRB_THREADS": 1}, {"ATARIRB_THREADS": 16}, {"ATARIRB_NUMBA": 0}, {"ATARIRB_ZSTD": "python"}],
+    ids=str,
 )
-def test_batches_do_not_depend_on_threads_or_numba(pong, python, environment):
+def test_batches_do_not_depend_on_threads_numba_or_decoder(pong, python, environment):
     code = """
         import json, sys
         import atarirb

@@ -14,9 +14,14 @@ EPISODES = st.lists(
 )  # steps, ends by a terminal, head is cut
 
 
+def none(episodes):
+    """No final frame."""
+    return np.full(len(episodes), -1)
+
+
 def index_of(episodes):
     lengths, terminal_end, head_cut = zip(*episodes, strict=True)
-    return EpisodeIndex(np.cumsum([0, *lengths]), np.array(terminal_end), np.array(head_cut))
+    return EpisodeIndex(np.cumsum([0, *lengths]), np.array(terminal_end), np.array(head_cut), none(lengths))
 
 
 def runs_of_valid_steps(episodes, frame_stack, n_step):
@@ -120,7 +125,7 @@ def test_an_error_proposes_shorter_slices_only_where_there_are_some():
 
 
 def test_a_dataset_without_steps_has_none_that_is_valid():
-    index = EpisodeIndex(np.zeros(1), np.zeros(0), np.zeros(0))
+    index = EpisodeIndex(np.zeros(1), np.zeros(0), np.zeros(0), np.zeros(0))
     assert index.steps == 0
     assert index.valid(4, 3).total == 0
 
@@ -160,7 +165,7 @@ MILLION = 1_000_003
 def huge():
     """Return an index of 2**33 steps, in episodes of a million; no such dataset is on the disk."""
     starts = np.append(np.arange(0, HUGE, MILLION), HUGE)
-    return EpisodeIndex(starts, np.ones(len(starts) - 1), np.zeros(len(starts) - 1))
+    return EpisodeIndex(starts, np.ones(len(starts) - 1), np.zeros(len(starts) - 1), none(starts[1:]))
 
 
 def test_draws_from_a_huge_dataset_are_even_over_all_of_it(huge):

@@ -30,6 +30,9 @@ from atarirb.verbs import ingest as module
 from benchmarks.probes import probe
 from tests.logs import record
 
+#: The file that takes the most room, by codec.
+FRAMES = {"packed": "observation.pack", "raw": "observation.npy"}
+
 LENGTHS = [30, 45, 20, 60, 33, 50]
 
 
@@ -80,10 +83,10 @@ def fails(log, out, words, *, split=2, kept=True):
     assert not (out / ".ingest").exists()
 
 
-def test_the_source_may_be_the_run_or_its_logs_and_any_number_of_workers(pristine, tmp_path):
-    atarirb.ingest(pristine, tmp_path / "a", workers=1)
-    atarirb.ingest(pristine / "replay_logs", tmp_path / "b", workers=4)
-    atarirb.ingest(f"file://{pristine}", tmp_path / "c")
+def test_the_source_may_be_the_run_or_its_logs_and_any_number_of_workers(pristine, tmp_path, codec):
+    atarirb.ingest(pristine, tmp_path / "a", workers=1, codec=codec)
+    atarirb.ingest(pristine / "replay_logs", tmp_path / "b", workers=4, codec=codec)
+    atarirb.ingest(f"file://{pristine}", tmp_path / "c", codec=codec)
     assert digest(tmp_path / "a") == digest(tmp_path / "b") == digest(tmp_path / "c")
 
 
@@ -96,12 +99,12 @@ def test_a_second_ingest_changes_nothing_and_copies_nothing(pristine, tmp_path, 
     assert after == before
 
 
-def test_splits_can_be_added_bit_by_bit(pristine, tmp_path):
-    atarirb.ingest(pristine, tmp_path / "whole")
-    atarirb.ingest(pristine, tmp_path / "out", splits=[3])
-    info = atarirb.ingest(pristine, tmp_path / "out", splits=[0, 1])
+def test_splits_can_be_added_bit_by_bit(pristine, tmp_path, codec):
+    atarirb.ingest(pristine, tmp_path / "whole", codec=codec)
+    atarirb.ingest(pristine, tmp_path / "out", splits=[3], codec=codec)
+    info = atarirb.ingest(pristine, tmp_path / "out", splits=[0, 1], codec=codec)
     assert info.splits == (0, 1, 3)
-    atarirb.ingest(pristine, tmp_path / "out")
+    atarirb.ingest(pristine, tmp_path / "out", codec=codec)
     assert digest(tmp_path / "out") == digest(tmp_path / "whole")
 
 
@@ -217,18 +220,27 @@ def test_a_place_is_found_anew_when_a_neighbour_is_mended(tmp_path):
     assert digest(tmp_path / "out") == digest(tmp_path / "fresh")
 
 
-def test_a_damaged_shard_is_made_anew(pristine, tmp_path):
-    atarirb.ingest(pristine, tmp_path / "fresh")
-    atarirb.ingest(pristine, tmp_path / "out")
+def test_another_codec_is_not_mixed_in(pristine, tmp_path, codec):
+    atarirb.ingest(pristine, tmp_path / "out", codec=codec)
+    before = digest(tmp_path / "out")
+    other = {"packed": "raw", "raw": "packed"}[codec]
+    with pytest.raises(ArgumentError, match=f"holds Game/1 with codec {codec}, not Game/1 with {other}"):
+        atarirb.ingest(pristine, tmp_path / "out", codec=other)
+    assert digest(tmp_path / "out") == before
+
+
+def test_a_damaged_shard_is_made_anew(pristine, tmp_path, codec):
+    atarirb.ingest(pristine, tmp_path / "fresh", codec=codec)
+    atarirb.ingest(pristine, tmp_path / "out", codec=codec)
     for name, damage in [
         ("00001/shard.json", lambda data: data.replace(b'"steps": 4', b'"steps": 3')),
-        ("00002/observation.npy", lambda data: data[:-5]),
+        (f"00002/{FRAMES[codec]}", lambda data: data[:-5]),
         ("00003/terminal.npy", lambda data: None),
     ]:
         path = tmp_path / "out" / name
         damaged = damage(path.read_bytes())
         path.unlink() if damaged is None else path.write_bytes(damaged)
-    atarirb.ingest(pristine, tmp_path / "out")
+    atarirb.ingest(pristine, tmp_path / "out", codec=codec)
     assert digest(tmp_path / "out") == digest(tmp_path / "fresh")
 
 
@@ -357,7 +369,7 @@ def test_a_source_without_logs_says_what_is_expected(log, tmp_path):
         ({"splits": ["a"]}, "splits is .*, expected numbers"),
         ({"workers": 0}, "workers is 0, expected an integer of 1 or more"),
         ({"workers": "2"}, "workers is '2', expected an integer of 1 or more"),
-        ({"codec": "mp4"}, "unknown codec 'mp4'; there are raw"),
+        ({"codec": "mp4"}, "unknown codec 'mp4'; there are packed, raw"),
     ],
 )
 def test_wrong_arguments(pristine, tmp_path, options, words):
@@ -389,7 +401,7 @@ def test_a_uri_that_cannot_be_reached_names_what_is_needed(tmp_path):
 def test_another_run_is_not_mixed_in(pristine, log, tmp_path):
     atarirb.ingest(pristine, tmp_path / "out")
     before = digest(tmp_path / "out")
-    with pytest.raises(ArgumentError, match=r"holds Game/1 with codec raw, not Other/1"):
+    with pytest.raises(ArgumentError, match=r"holds Game/1 with codec packed, not Other/1"):
         atarirb.ingest(pristine, tmp_path / "out", name="Other/1")
     for path in (log / "replay_logs").glob("*.3.gz"):
         path.unlink()
@@ -405,11 +417,13 @@ def test_a_full_disk_is_known_before_the_first_byte(pristine, tmp_path, monkeypa
     assert not (tmp_path / "out").exists()
 
 
-def test_a_disk_that_fills_up_fails_the_split_and_leaves_nothing(log, tmp_path, monkeypatch):
+@pytest.mark.parametrize("file", [".npy", ".pack", ".dict"])
+def test_a_disk_that_fills_up_fails_the_split_and_leaves_nothing(log, tmp_path, monkeypatch, file):
     write = os.pwrite
 
     def full(descriptor, data, at):
-        if "/00002/" in os.readlink(f"/proc/self/fd/{descriptor}") and len(data) > 256:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        if "/00002/" in path and path.endswith(file):
             raise OSError(28, "No space left on device")
         return write(descriptor, data, at)
 
@@ -461,8 +475,11 @@ def test_an_interrupt_leaves_whole_shards_only_and_is_taken_up_again(pristine, t
     assert digest(tmp_path / "out") == digest(tmp_path / "fresh")
 
 
-@pytest.mark.parametrize("call", range(1, 60, 7))
-def test_killed_at_any_write_it_ends_the_same(pristine, tmp_path, call):
+@pytest.mark.parametrize(
+    ("codec", "call"),
+    [*(("packed", call) for call in range(1, 80, 13)), *(("raw", call) for call in (3, 20, 45))],
+)
+def test_killed_at_any_write_it_ends_the_same(pristine, tmp_path, codec, call):
     """The process dies at its n-th call that changes the disk; whatever is there, the same call mends it."""
     script = f"""
 import os, signal
@@ -478,7 +495,7 @@ def dying(function):
     return call
 for name in ("pwrite", "replace", "rename", "fsync"):
     setattr(os, name, dying(getattr(os, name)))
-atarirb.ingest({str(pristine)!r}, {str(tmp_path / "out")!r}, workers=1)
+atarirb.ingest({str(pristine)!r}, {str(tmp_path / "out")!r}, workers=1, codec={codec!r})
 """
     status = subprocess.run([sys.executable, "-c", script], check=False).returncode
     assert status == -signal.SIGKILL
@@ -486,12 +503,13 @@ atarirb.ingest({str(pristine)!r}, {str(tmp_path / "out")!r}, workers=1)
         assert atarirb.verify(tmp_path / "out", deep=True).ok
     for path in (tmp_path / "out").glob("0*"):
         assert (path / "shard.json").exists()
-    atarirb.ingest(pristine, tmp_path / "out")
-    atarirb.ingest(pristine, tmp_path / "fresh")
+    atarirb.ingest(pristine, tmp_path / "out", codec=codec)
+    atarirb.ingest(pristine, tmp_path / "fresh", codec=codec)
     assert digest(tmp_path / "out") == digest(tmp_path / "fresh")
 
 
-def test_memory_does_not_grow_with_the_column(tmp_path):
+@pytest.mark.parametrize(("codec", "most"), [("packed", 300), ("raw", 150)])
+def test_memory_does_not_grow_with_the_column(tmp_path, codec, most):
     """A column of 420 MB goes through a process that may hold far less."""
     files = tmp_path / "Game/1/replay_logs"
     files.mkdir(parents=True)
@@ -513,9 +531,9 @@ def test_memory_does_not_grow_with_the_column(tmp_path):
         buffer = io.BytesIO()
         np.save(buffer, values)
         (files / f"{name}_ckpt.0.gz").write_bytes(gzip.compress(buffer.getvalue(), 1))
-    done = probe("ingest", tmp_path / "Game/1", tmp_path / "out", 0)
+    done = probe("ingest", tmp_path / "Game/1", tmp_path / "out", 0, codec)
     assert done["steps"] == rows - 4
-    assert done["peak_mb"] < 150
+    assert done["peak_mb"] < most
 
 
 def test_progress_is_silent_when_it_is_not_a_terminal(pristine, tmp_path, capfd):

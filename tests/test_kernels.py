@@ -16,6 +16,8 @@ compiled = pytest.importorskip(
     "atarirb.kernels.compiled", reason="numba is not installed", exc_type=ImportError
 )
 
+unpacking = pytest.importorskip("atarirb.kernels.unpacking", exc_type=ImportError)
+
 DTYPES = [np.uint8, np.uint16, np.float32]
 CANARY = 0xA5
 
@@ -48,10 +50,16 @@ class Shards:
         self.index = self.indices(rows)
         self.next_index = self.indices(rows)
         self.first = rng.integers(0, self.steps, rows)
+        self.newest, self.next_newest = self.newest_of(self.index), self.newest_of(self.next_index)
 
     def indices(self, rows):
         """Steps, and -1 about every fifth time."""
         return np.where(self.rng.random(rows) < 0.2, -1, self.rng.integers(0, self.steps, rows))
+
+    def newest_of(self, index):
+        """The frames of these steps; sometimes any other, as that after an episode's end, or none."""
+        other = self.rng.random(len(index)) < 0.2
+        return np.where(other & (index >= 0), self.indices(len(index)), index)
 
 
 def guarded(shape, dtype):
@@ -116,13 +124,14 @@ def test_each_row_is_done_by_whoever_takes_it_and_no_row_before_the_ticket(modul
 )
 def test_slice_rows_agree(episodes, length, n_step, frame_stack):
     lengths, terminal, head_cut = (np.array(part) for part in zip(*episodes, strict=True))
-    index = EpisodeIndex(np.append(0, np.cumsum(lengths)), terminal, head_cut)
+    final = np.where(np.arange(len(lengths)) % 2, lengths.sum() + np.arange(len(lengths)), -1)
+    index = EpisodeIndex(np.append(0, np.cumsum(lengths)), terminal, head_cut, final)
     valid = index.valid(frame_stack, n_step)
     runs = [np.arange(first, first + count) for first, count in zip(valid.first, valid.counts, strict=True)]
     starts = np.concatenate(runs)
-    arguments = (starts, index.starts, valid.first, valid.cumulative, n_step)
+    arguments = (starts, index.starts, valid.first, valid.cumulative, index.final, n_step)
     shape, span = (len(starts), length), (len(starts), length + n_step)
-    compare("slice_rows", arguments, (shape, np.int64), (shape, np.bool_), (span, np.int64), (span, np.int64))
+    compare("slice_rows", arguments, (shape, np.int64), (shape, np.bool_), *[(span, np.int64)] * 3)
 
 
 @settings(max_examples=60)
@@ -137,7 +146,7 @@ def test_pairs_agree(case):
 def test_stacks_agree(case, depth):
     blank = np.zeros(case.pixels, case.dtype)
     output = ((len(case.index), case.pixels, depth), case.dtype)
-    compare("stacks", (case.bases, case.offsets, case.index, case.first, blank), output)
+    compare("stacks", (case.bases, case.offsets, case.index, case.newest, case.first, blank), output)
 
 
 @settings(max_examples=120)
@@ -145,7 +154,8 @@ def test_stacks_agree(case, depth):
 def test_stack_pairs_agree(case, depth):
     blank = np.zeros(case.pixels, case.dtype)
     output = ((len(case.index), case.pixels, depth), case.dtype)
-    arguments = (case.bases, case.offsets, case.index, case.next_index, case.first, blank)
+    steps = (case.index, case.next_index, case.next_newest, case.first)
+    arguments = (case.bases, case.offsets, *steps, blank)
     compare("stack_pairs", arguments, output, output)
 
 
@@ -160,6 +170,7 @@ def test_stacks_of_large_frames_agree(depth, pixels):
         case.offsets,
         case.index,
         case.next_index,
+        case.next_newest,
         case.first,
         np.zeros(pixels, np.uint8),
     )
@@ -177,15 +188,28 @@ def logs(draw):
     reward = rng.normal(size=total).astype(np.float32)
     offsets = np.array([0, *cuts, total])
     edges = list(itertools.pairwise(offsets))
+    narrow = rng.random((2, len(edges))) < 0.5  # shards that keep a column as int8
+
+    def stored(column, kept):
+        # Copies, so that shards are not neighbours in memory.
+        dtypes = [np.int8 if small else column.dtype for small in kept]
+        return [column[low:high].astype(dtype) for (low, high), dtype in zip(edges, dtypes, strict=True)]
+
+    reward = np.where(np.repeat(narrow[1], np.diff(offsets)), reward.round(), reward)
     return {
         "index": rng.integers(-1, total, draw(st.integers(0, 12))),
         "starts": np.cumsum([0, *lengths]),
         "terminal_end": rng.random(len(lengths)) < 0.6,
+        "final": np.where(rng.random(len(lengths)) < 0.5, total + np.arange(len(lengths)), -1),
         "offsets": offsets,
-        # Copies, so that shards are not neighbours in memory.
-        "actions": [action[low:high].copy() for low, high in edges],
-        "rewards": [reward[low:high].copy() for low, high in edges],
+        "actions": stored(action, narrow[0]),
+        "rewards": stored(reward, narrow[1]),
     }
+
+
+def places(arrays):
+    """Where kernels find a column: addresses and bytes of a value."""
+    return kernels.addresses(arrays), np.array([array.itemsize for array in arrays])
 
 
 @settings(max_examples=100)
@@ -195,20 +219,20 @@ def test_steps_agree(log, n_step, gamma):
         log["index"],
         log["starts"],
         log["terminal_end"],
+        log["final"],
         gamma ** np.arange(n_step + 1.0),
         log["offsets"],
-        kernels.addresses(log["actions"]),
-        kernels.addresses(log["rewards"]),
+        *places(log["actions"]),
+        *places(log["rewards"]),
     )
-    dtypes = [np.int64, np.int64, np.int32, np.float32, np.float32, np.bool_, np.bool_]
+    dtypes = [np.int64, np.int64, np.int64, np.int32, np.float32, np.float32, np.bool_, np.bool_]
     compare("steps", arguments, *[((len(log["index"]),), dtype) for dtype in dtypes])
 
 
 @settings(max_examples=60)
 @given(logs(), st.sampled_from([0.0, 0.9, 0.99, 1.0]))
 def test_returns_to_go_agree(log, gamma):
-    bases = kernels.addresses(log["rewards"])
-    arguments = (log["index"], log["starts"], gamma, log["offsets"], bases)
+    arguments = (log["index"], log["starts"], gamma, log["offsets"], *places(log["rewards"]))
     compare("returns_to_go", arguments, ((len(log["index"]),), np.float32))
 
 
@@ -242,11 +266,36 @@ def test_the_plain_twin_stacks_newest_last_with_zeros_before_the_first():
         kernels.addresses([frames]),
         np.array([0, 6]),
         np.array([4, 3]),
+        np.array([4, 3]),
         np.array([2, 3]),
         np.zeros(2, np.uint8),
         out,
     )
     assert out.tolist() == [[[5, 7, 9], [6, 8, 10]], [[0, 0, 7], [0, 0, 8]]]
+
+
+def test_the_plain_twin_shows_the_newest_frame_it_is_told_to_after_those_of_the_steps():
+    frames = np.arange(1, 13, dtype=np.uint8).reshape(6, 2)
+    out = np.full((2, 2, 3), 99, np.uint8)
+    shards = kernels.addresses([frames]), np.array([0, 6])
+    steps, newest, first = np.array([3, 3]), np.array([5, -1]), np.array([1, 1])
+    reference.stacks(kernels.ticket(), *shards, steps, newest, first, np.zeros(2, np.uint8), out)
+    assert out.tolist() == [[[3, 5, 11], [4, 6, 12]], [[0, 0, 0], [0, 0, 0]]]
+
+
+@settings(max_examples=60)
+@given(st.integers(1, 40), st.integers(1, 30), st.integers(1, 4), st.integers(0, 2**32), st.data())
+def test_covers_agree(count, size, values, seed, data):
+    """Few values, so that many gains are equal: the first of equals is chosen by both."""
+    points = np.random.default_rng(seed).integers(0, values, (count, size)).astype(np.uint8)
+    compare("cover", (points,), ((data.draw(st.integers(1, count)),), np.int64))
+
+
+def test_a_cover_is_of_different_points_and_begins_with_the_most_central():
+    points = np.array([[0, 0, 0], [0, 0, 9], [0, 8, 9], [7, 8, 9]], np.uint8)
+    chosen = np.empty(4, np.int64)
+    reference.cover(points, chosen)
+    assert chosen[0] in (1, 2) and sorted(chosen.tolist()) == [0, 1, 2, 3]
 
 
 def test_the_plain_twin_draws_the_high_half_of_the_product():
@@ -282,9 +331,9 @@ def test_kernels_read_nothing_outside_the_shards(python):
             for depth in (1, 2, 3, 4, 5):
                 out, next_out = np.empty((2, 5, pixels, depth), np.uint8)
                 blank = np.zeros(pixels, np.uint8)
-                compiled.stacks(kernels.ticket(), bases, offsets, index, first, blank, out)
+                compiled.stacks(kernels.ticket(), bases, offsets, index, index, first, blank, out)
                 turned = index[::-1].copy()
-                arguments = (index, turned, first, blank, out, next_out)
+                arguments = (index, turned, turned, first, blank, out, next_out)
                 compiled.stack_pairs(kernels.ticket(), bases, offsets, *arguments)
         print("done")
     """
@@ -294,15 +343,17 @@ def test_kernels_read_nothing_outside_the_shards(python):
 def test_importing_the_kernels_compiles_none(python):
     code = """
         from atarirb import kernels
-        from atarirb.kernels import compiled
-        dispatchers = [value for value in vars(compiled).values() if hasattr(value, "signatures")]
+        from atarirb.kernels import compiled, unpacking
+        both = [*vars(compiled).values(), *vars(unpacking).values()]
+        dispatchers = [value for value in both if hasattr(value, "signatures")]
         print(len(dispatchers) > 5, sum(len(dispatcher.signatures) for dispatcher in dispatchers))
     """
     assert python(code) == "True 0\n"
 
 
 def test_no_kernel_runs_in_threads_of_numba():
-    dispatchers = [value for value in vars(compiled).values() if hasattr(value, "targetoptions")]
+    both = [*vars(compiled).values(), *vars(unpacking).values()]
+    dispatchers = [value for value in both if hasattr(value, "targetoptions")]
     assert dispatchers
     for dispatcher in dispatchers:
         assert not dispatcher.targetoptions.get("parallel")

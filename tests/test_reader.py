@@ -347,10 +347,10 @@ def test_a_sample_of_no_valid_step_is_refused_with_the_reason(tmp_path):
         atarirb.open(path, n_step=3).sample(1, 4)
 
 
-def test_a_dataset_without_steps_can_be_opened_and_gives_none(tmp_path):
+def test_a_dataset_without_steps_can_be_opened_and_gives_none(codec, tmp_path):
     # The log is dumped when it is nearly full, and again when it ends: that dump has no step of its own.
     truth.play(tmp_path / "Pong" / "1", [16], capacity=20)
-    truth.ingest(tmp_path / "Pong" / "1", tmp_path / "data", splits=[1])
+    truth.ingest(tmp_path / "Pong" / "1", tmp_path / "data", splits=[1], codec=codec)
     reader = atarirb.open(tmp_path / "data")
     assert len(reader) == 0
     assert reader[:]["observation"].shape == (0, 4, 3)
@@ -448,7 +448,7 @@ def limits(tmp_path_factory):
     """Episodes of 26,999, 27,000 and 27,001 steps, the last without a terminal; then one of 27,000."""
     directory = tmp_path_factory.mktemp("limits")
     lengths = [26_999, 27_000, 27_001, 27_000]
-    return truth.dataset(directory, lengths, capacity=40_000, frame_shape=(1,), unfinished=True)
+    return truth.dataset(directory, lengths, codec="raw", capacity=40_000, frame_shape=(1,), unfinished=True)
 
 
 def test_episodes_of_exactly_27000_steps_with_a_terminal_are_flagged(limits):
@@ -509,6 +509,7 @@ def test_no_slice_reaches_over_a_time_limit_that_is_a_cut(limits, n_step):
         ({"gamma": None}, "gamma is None"),
         ({"output": "torch"}, "output is 'torch', expected one of 'numpy', 'jax'"),
         ({"time_limit": "no"}, "time_limit is 'no', expected one of 'terminated', 'truncated'"),
+        ({"final": "frame"}, "final is 'frame', expected one of 'zeros', 'stored'"),
         ({"device": "cpu"}, "device= goes with output='jax'"),
     ],
 )
@@ -597,7 +598,7 @@ def test_paths_of_every_kind_are_taken(small, kind):
 def test_columns_are_aligned_and_contiguous(small):
     dataset = Dataset(small[0])
     maps = [array for arrays in dataset.columns.values() for array in arrays]
-    assert len(maps) == 6 * 5
+    assert len(maps) == 5 * 5  # action, reward, terminal and the extra ones, of 5 shards
     for array in maps:
         assert array.flags.c_contiguous
         assert not array.flags.writeable
@@ -616,19 +617,20 @@ def _mappings(path):
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/smaps"), reason="needs Linux")
-def test_frames_are_mapped_without_read_ahead(tmp_path):
-    path, _ = truth.dataset(tmp_path, [12, 30, 20], capacity=30)
+def test_frames_are_mapped_without_read_ahead(codec, tmp_path):
+    path, _ = truth.dataset(tmp_path, [12, 30, 20], codec=codec, capacity=30)
+    kept = {"packed": "observation.pack", "raw": "observation.npy"}[codec]
     with atarirb.open(path) as reader:
         reader[:]
-        found = [flags for name, flags, _ in _mappings(path) if name.startswith("observation.")]
-    assert len(found) == len(list(path.glob("*/observation.*")))
+        found = [flags for name, flags, _ in _mappings(path) if name == kept]
+    assert len(found) == len(list(path.glob(f"*/{kept}")))
     assert all("rr" in flags for flags in found)
     assert all("wr" not in flags for flags in found)
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/smaps"), reason="needs Linux")
-def test_closing_lets_go_of_all_maps(tmp_path):
-    path, _ = truth.dataset(tmp_path, [12, 30, 20], capacity=30)
+def test_closing_lets_go_of_all_maps(codec, tmp_path):
+    path, _ = truth.dataset(tmp_path, [12, 30, 20], codec=codec, capacity=30)
     reader = atarirb.open(path)
     reader.sample_slices(1, 2, 3)
     assert list(_mappings(path))
@@ -665,8 +667,9 @@ def test_opening_compiles_nothing(small, python):
         import sys
         import atarirb
         reader = atarirb.open(sys.argv[1], frame_stack=4, n_step=3)
-        from atarirb.kernels import compiled
-        compiled_so_far = [getattr(value, "signatures", ()) for value in vars(compiled).values()]
+        from atarirb.kernels import compiled, unpacking
+        kernels = [*vars(compiled).values(), *vars(unpacking).values()]
+        compiled_so_far = [getattr(value, "signatures", ()) for value in kernels]
         print(sum(map(len, compiled_so_far)))
     """
     assert python(code, small[0]) == "0\n"
@@ -674,7 +677,7 @@ def test_opening_compiles_nothing(small, python):
 
 def test_every_public_name_is_there():
     for name in atarirb.__all__:
-        if name in ("bench", "env", "preview", "show", "verify"):
+        if name in ("bench", "env", "preview", "record", "show", "verify"):
             continue
         assert getattr(atarirb, name) is not None
     assert issubclass(atarirb.errors.ArgumentError, AtarirbError)

@@ -14,10 +14,10 @@ RUNS = ("Pong/1", "Breakout/1", "Asterix/2")
 
 
 @pytest.fixture(scope="module")
-def datasets(tmp_path_factory):
+def datasets(codec, tmp_path_factory):
     directory = tmp_path_factory.mktemp("samples")
     for run in RUNS:
-        atarirb.ingest(SAMPLES / run, directory / run)
+        atarirb.ingest(SAMPLES / run, directory / run, codec=codec)
     return directory
 
 

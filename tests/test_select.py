@@ -11,10 +11,10 @@ from tests.logs import record
 
 
 @pytest.fixture(scope="module")
-def reader(tmp_path_factory):
+def reader(codec, tmp_path_factory):
     directory = tmp_path_factory.mktemp("select")
     record(directory / "Game/1", [5, 9, 3, 12, 7, 8, 20], 60)
-    atarirb.ingest(directory / "Game/1", directory / "data")
+    atarirb.ingest(directory / "Game/1", directory / "data", codec=codec)
     with atarirb.open(directory / "data", columns=["episode"]) as reader:
         yield reader
 

@@ -14,8 +14,10 @@ from atarirb.errors import IngestError, LogError
 from tests.logs import record
 
 
-def dataset_of(play_args, tmp, *, remove=(), **ingest):
+def dataset_of(play_args, tmp, *, remove=(), placed=False, **ingest):
     play = record(tmp / "Game/1", **play_args)
+    if placed:
+        assume(is_placed(play))
     for pattern in remove:
         for file in (tmp / "Game/1/replay_logs").glob(pattern):
             file.unlink()
@@ -66,8 +68,7 @@ plays = st.fixed_dictionaries(
 @given(plays)
 def test_any_log_becomes_what_was_played(args):
     with tempfile.TemporaryDirectory() as tmp:
-        play, reader = dataset_of(args, Path(tmp))
-        assume(is_placed(play))
+        play, reader = dataset_of(args, Path(tmp), placed=True)
         check(play, reader, all_joins=True)
         for episode in reader.episodes:  # a true beginning is known unless the log lost its padding
             step = np.flatnonzero(play.logged)[episode["start"]]
@@ -95,7 +96,7 @@ def test_a_log_without_add_count_is_never_joined_wrongly(args):
 @given(plays, st.data())
 def test_chosen_splits_give_their_part_and_cut_at_its_edges(args, data):
     with tempfile.TemporaryDirectory() as tmp:
-        _, reader = dataset_of(args, Path(tmp))
+        _, reader = dataset_of(args, Path(tmp), placed=True)
         splits, slots = reader.locate(range(len(reader)))
         chosen = data.draw(st.sets(st.sampled_from(sorted(set(reader.info.splits))), min_size=1))
         atarirb.ingest(Path(tmp) / "Game/1", Path(tmp) / "part", splits=chosen)

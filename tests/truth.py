@@ -13,7 +13,7 @@ from unittest import mock
 import numpy as np
 
 import atarirb
-from benchmarks.ring_log import RingLog
+from atarirb.recording.ring_log import RingLog
 
 SAMPLES = pathlib.Path(__file__).parent / "data" / "samples"
 
@@ -139,10 +139,12 @@ def ingest(source: pathlib.Path, out: pathlib.Path, **options: Any) -> None:
         atarirb.ingest(source, out, workers=1, **options)
 
 
-def dataset(directory: pathlib.Path, lengths: Sequence[int], **options: Any) -> tuple[pathlib.Path, Steps]:
+def dataset(
+    directory: pathlib.Path, lengths: Sequence[int], *, codec: str = "packed", **options: Any
+) -> tuple[pathlib.Path, Steps]:
     """Log episodes as `play` does and make a dataset of them; return its path and its steps."""
     steps, splits = play(directory / "Pong" / "1", lengths, **options)
-    ingest(directory / "Pong" / "1", directory / "data", splits=splits)
+    ingest(directory / "Pong" / "1", directory / "data", splits=splits, codec=codec)
     return directory / "data", steps
 
 

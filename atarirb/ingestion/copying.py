@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-import os
 import pathlib
 import threading
 from collections.abc import Callable, Iterator
 from types import ModuleType
+from typing import Protocol
 
 import numpy as np
 
 from atarirb import sources, timeline
 from atarirb.errors import LogError
 from atarirb.ingestion.plan import Plan
+from atarirb.jobs import Stopped
 from atarirb.sources.original import COLUMNS as SOURCE_COLUMNS
 from atarirb.store import manifest as store
-from atarirb.store.files import FileRecord, sync_directory
-from atarirb.store.npy import NpyWriter, header
+from atarirb.store import shards
+from atarirb.store.npy import header
 
 
-class Stopped(Exception):
-    """The ingest is ending; leave off."""
+class Rows(Protocol):
+    """What takes rows, in runs that may come in any order."""
+
+    def write(self, rows: np.ndarray, at: int, /) -> None: ...
+
+    def abandon(self) -> None: ...
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Job:
-    """One split to copy into a shard."""
+    """One split to copy into a shard, by so many threads."""
 
     logs: sources.OriginalLogs
     kind: ModuleType
@@ -35,6 +41,7 @@ class Job:
     directory: pathlib.Path
     portion: timeline.Portion
     plan: Plan
+    threads: int
 
     def holds(self, record: store.ShardRecord | None) -> bool:
         """Tell whether a shard that is there already has the steps this job would copy."""
@@ -60,68 +67,88 @@ class Job:
         )
 
     def disk_bytes(self) -> int:
-        """Count the bytes its shard will take, at the most."""
+        """Estimate the bytes its shard will take, rather too many than too few."""
         frame = self.plan.columns["observation"]
         steps = self.portion.steps
         small = [((), dtype) for dtype in store.COLUMNS.values()]
         small += [(column.shape, column.dtype) for column in self.plan.extra.values()]
-        return self.kind.disk_bytes(steps, frame.shape, frame.dtype) + sum(
+        source = self.logs.size(self.portion.split)
+        return self.kind.disk_bytes(steps, frame.shape, frame.dtype, source) + sum(
             len(header((steps, *shape), dtype)) + steps * dtype.itemsize * math.prod(shape)
             for shape, dtype in small
         )
 
     def run(self, on_bytes: Callable[[int], None], stopped: threading.Event) -> None:
         """Copy all columns, and give the shard its name when it is whole and on the disk."""
-        name = store.shard_name(self.portion.split)
-        partial = self.work / name
-        partial.mkdir()
-        steps = self.portion.steps
-        frame = self.plan.columns["observation"]
-        clipped = True
-        files: dict[str, FileRecord] = {}
-
-        def see(column: str, rows: np.ndarray) -> None:
-            nonlocal clipped
-            if column == "reward" and clipped:
-                clipped = bool(np.isin(rows, (-1, 0, 1)).all())
-
+        portion, steps = self.portion, self.portion.steps
+        shard = shards.ShardWriter(self.work, self.directory, portion.split)
+        copy = functools.partial(self._copy, on_bytes=on_bytes, stopped=stopped)
         plain = {column: ((), store.COLUMNS[column]) for column in SOURCE_COLUMNS[:-1]}
         plain |= {column: (described.shape, described.dtype) for column, described in self.plan.extra.items()}
+        clipped = True
         for column, (shape, dtype) in plain.items():
-            writer = NpyWriter(partial / f"{column}.npy", (steps, *shape), dtype)
-            self._copy(column, writer, dtype, see, on_bytes, stopped)
-            files[f"{column}.npy"] = writer.close()
-        frames = self.kind.Writer(partial, steps, frame.shape, frame.dtype)
-        self._copy("observation", frames, frame.dtype, see, on_bytes, stopped)
-        files |= frames.close()
-        files["slot.npy"] = self._write_slots(partial)
-        record = store.ShardRecord(
-            split=self.portion.split,
-            steps=steps,
-            adds=self.portion.adds,
-            capacity=self.plan.surveys[self.portion.split].window.capacity,
-            head=self.portion.head,
-            clipped=clipped,
-            files=dict(sorted(files.items())),
-            source=self.plan.marks[self.portion.split],
+            if shape:
+                writer = shard.wide_column(column, (steps, *shape), dtype)
+                copy(column, writer, dtype)
+                shard.keep({f"{column}.npy": writer.close()})
+            else:  # a few megabytes at the most: which dtype it needs is known when all is seen
+                values = _InMemory(steps, dtype)
+                copy(column, values, dtype)
+                shard.column(column, values.rows)
+                if column == "reward":
+                    clipped = shards.clipped(values.rows)
+        frame = self.plan.columns["observation"]
+        frames = self.kind.Writer(
+            shard.directory,
+            steps,
+            frame.shape,
+            frame.dtype,
+            samples=self._samples(stopped),
+            threads=self.threads,
         )
-        store.write_record(partial, record)
-        final = self.directory / name
-        if final.exists():  # of a source that has changed since
-            os.rename(final, self.work / f"{name}.old")
-        os.rename(partial, final)
-        sync_directory(self.directory)
+        copy("observation", frames, frame.dtype)
+        shard.keep(frames.close())
+        shard.finish(
+            segments=portion.segments[:, [1, 0]],
+            finals=np.zeros(0, np.int64),
+            steps=steps,
+            adds=portion.adds,
+            capacity=self.plan.surveys[portion.split].window.capacity,
+            head=portion.head,
+            clipped=clipped,
+            source=self.plan.marks[portion.split],
+        )
+
+    def _samples(self, stopped: threading.Event) -> np.ndarray:
+        """Read the frames that the codec wants to see before all others."""
+        frame = self.plan.columns["observation"]
+        wanted = self.kind.sampled(self.portion.steps, frame.shape, frame.dtype)
+        samples = np.empty((len(wanted), *frame.shape), frame.dtype)
+        if not len(wanted):
+            return samples
+        segments = self.portion.segments[np.argsort(self.portion.segments[:, 1])]
+        segment = segments[np.searchsorted(segments[:, 1], wanted, side="right") - 1]
+        slots = segment[:, 0] + wanted - segment[:, 1]
+        order = np.argsort(slots)
+        slots = slots[order]
+        with self.logs.stream(self.portion.split, "observation") as stream:
+            for first, rows in stream.chunks():
+                if stopped.is_set():
+                    raise Stopped
+                low, high = np.searchsorted(slots, (first, first + len(rows)))
+                samples[order[low:high]] = rows[slots[low:high] - first]
+        return samples
 
     def _copy(
         self,
         column: str,
-        writer: NpyWriter,
+        writer: Rows,
         dtype: np.dtype,
-        see: Callable[[str, np.ndarray], None],
+        *,
         on_bytes: Callable[[int], None],
         stopped: threading.Event,
     ) -> None:
-        """Copy a column's steps, showing each run of them to `see`; check that its padding is zero."""
+        """Copy a column's steps; check that its padding is zero."""
         portion = self.portion
         by_slot = portion.segments[np.argsort(portion.segments[:, 0])]
         padding = portion.padding[np.argsort(portion.padding[:, 0])]
@@ -141,17 +168,22 @@ class Job:
                         slot, step, _ = by_slot[run]
                         kept = _converted(stream.name, column, rows[lo:hi], dtype, first + lo)
                         writer.write(kept, int(step + first + lo - slot))
-                        see(column, kept)
         except BaseException:
             writer.abandon()
             raise
 
-    def _write_slots(self, partial: pathlib.Path) -> FileRecord:
-        dtype = store.COLUMNS["slot"]
-        writer = NpyWriter(partial / "slot.npy", (self.portion.steps,), dtype)
-        for slot, step, length in self.portion.segments.tolist():
-            writer.write(np.arange(slot, slot + length, dtype=dtype), step)
-        return writer.close()
+
+class _InMemory:
+    """A writer of rows that keeps them."""
+
+    def __init__(self, rows: int, dtype: np.dtype):
+        self.rows = np.empty(rows, dtype)
+
+    def write(self, rows: np.ndarray, at: int) -> None:
+        self.rows[at : at + len(rows)] = rows
+
+    def abandon(self) -> None:
+        pass
 
 
 def _inside(runs: np.ndarray, first: int, count: int) -> Iterator[tuple[int, int, int]]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from atarirb import sources, timeline
 from atarirb.batch import RESERVED
-from atarirb.errors import AtarirbError, LogError
+from atarirb.errors import LogError
+from atarirb.jobs import caught
 from atarirb.sources.original import COLUMNS as SOURCE_COLUMNS
 
 
@@ -104,15 +105,3 @@ def _misfit(survey: sources.Survey, usual: sources.Survey | None) -> str | None:
 
 def _spell(column: sources.Column | None) -> str:
     return "missing" if column is None else f"{column.dtype}{list(column.shape)} a row"
-
-
-def caught(function: Callable) -> Callable:
-    """Make a function return the error it would raise of a log or a disk."""
-
-    def call(*args: object) -> object:
-        try:
-            return function(*args)
-        except (AtarirbError, OSError) as error:
-            return error
-
-    return call

@@ -37,6 +37,11 @@ def active() -> ModuleType:
     return reference
 
 
+def compiles() -> bool:
+    """Tell whether the kernels in use are compiled."""
+    return active().__name__.endswith(".compiled")
+
+
 def ticket() -> np.ndarray:
     """Return a ticket for all rows, for a kernel that one thread alone will call."""
     return np.zeros(1, np.int64)

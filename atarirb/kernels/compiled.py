@@ -128,27 +128,27 @@ _ROWS = 8
 
 
 @kernel
-def _take(ticket):
-    """Take the next rows to do; returns the first of them."""
-    return _add(np.uintp(ticket.ctypes.data), _ROWS)
+def _take_rows(ticket, rows):
+    """Take the next so many rows to do; returns the first of them."""
+    return _add(np.uintp(ticket.ctypes.data), rows)
 
 
 @kernel
 def frames(ticket, bases, offsets, index, out):
     row_bytes, rows = out.shape[1], len(index)
     target = np.uintp(out.ctypes.data)
-    taken = _take(ticket)
+    taken = _take_rows(ticket, _ROWS)
     while taken < rows:
         for row in range(taken, min(taken + _ROWS, rows)):
             _fetch(bases, offsets, index[row], row_bytes, target + np.uintp(row * row_bytes))
-        taken = _take(ticket)
+        taken = _take_rows(ticket, _ROWS)
 
 
 @kernel
 def pairs(ticket, bases, offsets, index, next_index, out, next_out):
     row_bytes, rows = out.shape[1], len(index)
     target, next_target = np.uintp(out.ctypes.data), np.uintp(next_out.ctypes.data)
-    taken = _take(ticket)
+    taken = _take_rows(ticket, _ROWS)
     while taken < rows:
         for row in range(taken, min(taken + _ROWS, rows)):
             # A row's two frames are neighbours on disk: they are fetched together.
@@ -157,7 +157,7 @@ def pairs(ticket, bases, offsets, index, next_index, out, next_out):
             at = np.uintp(row * row_bytes)
             _fetch(bases, offsets, index[row], row_bytes, target + at)
             _fetch(bases, offsets, next_index[row], row_bytes, next_target + at)
-        taken = _take(ticket)
+        taken = _take_rows(ticket, _ROWS)
 
 
 @kernel
@@ -169,17 +169,13 @@ def _shown(bases, offsets, step, first, row_bytes, blank):
 
 
 @kernel
-def _stack_of_4(bases, offsets, step, first, blank, out):
+def interleave_4(a0, a1, a2, a3, out):
     """Interleave four frames of bytes by whole 32-bit words (little-endian: newest byte highest)."""
     pixels = len(out)
-    none = np.uintp(blank.ctypes.data)
-    if step < 0:
-        out[:] = 0
-        return
-    f0 = carray(_pointer(_shown(bases, offsets, step - 3, first, pixels, none)), (pixels,), np.uint8)
-    f1 = carray(_pointer(_shown(bases, offsets, step - 2, first, pixels, none)), (pixels,), np.uint8)
-    f2 = carray(_pointer(_shown(bases, offsets, step - 1, first, pixels, none)), (pixels,), np.uint8)
-    f3 = carray(_pointer(_shown(bases, offsets, step, first, pixels, none)), (pixels,), np.uint8)
+    f0 = carray(_pointer(a0), (pixels,), np.uint8)
+    f1 = carray(_pointer(a1), (pixels,), np.uint8)
+    f2 = carray(_pointer(a2), (pixels,), np.uint8)
+    f3 = carray(_pointer(a3), (pixels,), np.uint8)
     for p in range(pixels):
         out[p] = (
             np.uint32(f0[p])
@@ -190,99 +186,145 @@ def _stack_of_4(bases, offsets, step, first, blank, out):
 
 
 @kernel
-def _stacks_of_4(ticket, bases, offsets, index, first, blank, out):
-    rows = len(index)
-    taken = _take(ticket)
-    while taken < rows:
-        for row in range(taken, min(taken + _ROWS, rows)):
-            _stack_of_4(bases, offsets, index[row], first[row], blank, out[row])
-        taken = _take(ticket)
+def interleave(source, back, out):
+    """Put a frame where it belongs in a stack: `back` frames before the newest."""
+    pixels, depth = out.shape
+    frame = carray(_pointer(source), (pixels,), out.dtype)
+    for p in range(pixels):
+        out[p, depth - 1 - back] = frame[p]
 
 
 @kernel
-def _stack_pairs_of_4(ticket, bases, offsets, index, next_index, first, blank, out, next_out):
+def _stack_of_4(bases, offsets, step, newest, first, blank, out):
+    pixels = len(out)
+    none = np.uintp(blank.ctypes.data)
+    if newest < 0:
+        out[:] = 0
+        return
+    interleave_4(
+        _shown(bases, offsets, step - 3, first, pixels, none),
+        _shown(bases, offsets, step - 2, first, pixels, none),
+        _shown(bases, offsets, step - 1, first, pixels, none),
+        _place(bases, offsets, newest, pixels),
+        out,
+    )
+
+
+@kernel
+def _stacks_of_4(ticket, bases, offsets, index, newest, first, blank, out):
     rows = len(index)
-    taken = _take(ticket)
+    taken = _take_rows(ticket, _ROWS)
+    while taken < rows:
+        for row in range(taken, min(taken + _ROWS, rows)):
+            _stack_of_4(bases, offsets, index[row], newest[row], first[row], blank, out[row])
+        taken = _take_rows(ticket, _ROWS)
+
+
+@kernel
+def _stack_pairs_of_4(
+    ticket, bases, offsets, index, next_index, next_newest, first, blank, out, next_out
+):  # fmt: skip
+    rows = len(index)
+    taken = _take_rows(ticket, _ROWS)
     while taken < rows:
         for row in range(taken, min(taken + _ROWS, rows)):
             # Neighbours again: the second stack finds its frames in the cache.
-            _stack_of_4(bases, offsets, index[row], first[row], blank, out[row])
-            _stack_of_4(bases, offsets, next_index[row], first[row], blank, next_out[row])
-        taken = _take(ticket)
+            _stack_of_4(bases, offsets, index[row], index[row], first[row], blank, out[row])
+            _stack_of_4(bases, offsets, next_index[row], next_newest[row], first[row], blank, next_out[row])
+        taken = _take_rows(ticket, _ROWS)
 
 
 @kernel
-def _stack_of_any(bases, offsets, step, first, blank, out):
+def _stack_of_any(bases, offsets, step, newest, first, blank, out):
     pixels, depth = out.shape
     none = np.uintp(blank.ctypes.data)
     for back in range(depth):
         source = none
-        if step >= 0:
+        if newest >= 0 and back == 0:
+            source = _place(bases, offsets, newest, pixels * out.itemsize)
+        elif newest >= 0:
             source = _shown(bases, offsets, step - back, first, pixels * out.itemsize, none)
-        frame = carray(_pointer(source), (pixels,), out.dtype)
-        for p in range(pixels):
-            out[p, depth - 1 - back] = frame[p]
+        interleave(source, back, out)
 
 
 @kernel
-def _stacks_of_any(ticket, bases, offsets, index, first, blank, out):
+def _stacks_of_any(ticket, bases, offsets, index, newest, first, blank, out):
     rows = len(index)
-    taken = _take(ticket)
+    taken = _take_rows(ticket, _ROWS)
     while taken < rows:
         for row in range(taken, min(taken + _ROWS, rows)):
-            _stack_of_any(bases, offsets, index[row], first[row], blank, out[row])
-        taken = _take(ticket)
+            _stack_of_any(bases, offsets, index[row], newest[row], first[row], blank, out[row])
+        taken = _take_rows(ticket, _ROWS)
 
 
 @kernel
-def _stack_pairs_of_any(ticket, bases, offsets, index, next_index, first, blank, out, next_out):
+def _stack_pairs_of_any(
+    ticket, bases, offsets, index, next_index, next_newest, first, blank, out, next_out
+):  # fmt: skip
     rows = len(index)
-    taken = _take(ticket)
+    taken = _take_rows(ticket, _ROWS)
     while taken < rows:
         for row in range(taken, min(taken + _ROWS, rows)):
-            _stack_of_any(bases, offsets, index[row], first[row], blank, out[row])
-            _stack_of_any(bases, offsets, next_index[row], first[row], blank, next_out[row])
-        taken = _take(ticket)
+            _stack_of_any(bases, offsets, index[row], index[row], first[row], blank, out[row])
+            _stack_of_any(bases, offsets, next_index[row], next_newest[row], first[row], blank, next_out[row])
+        taken = _take_rows(ticket, _ROWS)
 
 
-def _as_words(out):
+def as_words(out):
     """View uint8[B, P, 4] as uint32[B, P]; None where that is not what it is."""
     if out.dtype == np.uint8 and out.shape[2] == 4 and np.little_endian:
         return out.view(np.uint32)[:, :, 0]
     return None
 
 
-def _as_unsigned(values):
+def as_unsigned(values):
     """View values of 1, 2, 4 or 8 bytes as unsigned integers: kernels move them, whatever they mean."""
     return values.view(f"u{values.dtype.itemsize}")
 
 
-def stacks(ticket, bases, offsets, index, first, blank, out):
-    words = _as_words(out)
+def stacks(ticket, bases, offsets, index, newest, first, blank, out):
+    words = as_words(out)
     if words is not None:
-        _stacks_of_4(ticket, bases, offsets, index, first, blank, words)
+        _stacks_of_4(ticket, bases, offsets, index, newest, first, blank, words)
     elif out.dtype.itemsize <= 8:
-        blank, out = _as_unsigned(blank), _as_unsigned(out)
-        _stacks_of_any(ticket, bases, offsets, index, first, blank, out)
+        blank, out = as_unsigned(blank), as_unsigned(out)
+        _stacks_of_any(ticket, bases, offsets, index, newest, first, blank, out)
     else:
-        reference.stacks(ticket, bases, offsets, index, first, blank, out)
+        reference.stacks(ticket, bases, offsets, index, newest, first, blank, out)
 
 
-def stack_pairs(ticket, bases, offsets, index, next_index, first, blank, out, next_out):
-    words = _as_words(out)
+def stack_pairs(ticket, bases, offsets, index, next_index, next_newest, first, blank, out, next_out):
+    frames = (index, next_index, next_newest, first)
+    words = as_words(out)
     if words is not None:
-        following = _as_words(next_out)
-        _stack_pairs_of_4(ticket, bases, offsets, index, next_index, first, blank, words, following)
+        _stack_pairs_of_4(ticket, bases, offsets, *frames, blank, words, as_words(next_out))
     elif out.dtype.itemsize <= 8:
-        blank, out, following = _as_unsigned(blank), _as_unsigned(out), _as_unsigned(next_out)
-        _stack_pairs_of_any(ticket, bases, offsets, index, next_index, first, blank, out, following)
+        blank, out, following = as_unsigned(blank), as_unsigned(out), as_unsigned(next_out)
+        _stack_pairs_of_any(ticket, bases, offsets, *frames, blank, out, following)
     else:
-        reference.stack_pairs(ticket, bases, offsets, index, next_index, first, blank, out, next_out)
+        reference.stack_pairs(ticket, bases, offsets, *frames, blank, out, next_out)
 
 
 @kernel
-def _float32(bases, offsets, step):
-    return carray(_pointer(_place(bases, offsets, step, 4)), (1,), np.float32)[0]
+def _action(address, width):
+    if width == 1:
+        return np.int32(carray(_pointer(address), (1,), np.int8)[0])
+    return carray(_pointer(address), (1,), np.int32)[0]
+
+
+@kernel
+def _reward(address, width):
+    if width == 1:
+        return np.float64(carray(_pointer(address), (1,), np.int8)[0])
+    return np.float64(carray(_pointer(address), (1,), np.float32)[0])
+
+
+@kernel
+def _value_place(bases, widths, offsets, step):
+    """Find the address of a step's value, and its width."""
+    shard = _route(offsets, step)
+    width = widths[shard]
+    return bases[shard] + np.uintp((step - offsets[shard]) * width), width
 
 
 # Rows ahead for which to prefetch: single values lie scattered, and each is a wait for memory.
@@ -291,17 +333,18 @@ _SOON = 8
 
 @kernel
 def steps(
-    index, starts, terminal_end, powers, offsets, action_bases, reward_bases,
-    first, next_index, action, reward, discount, terminated, truncated,
+    index, starts, terminal_end, final, powers, offsets,
+    action_bases, action_widths, reward_bases, reward_widths,
+    first, next_index, next_newest, action, reward, discount, terminated, truncated,
 ):  # fmt: skip
     lookahead = len(powers) - 1
     for row in range(len(index)):
         if row + _SOON < len(index) and index[row + _SOON] >= 0:
-            _prefetch(_place(action_bases, offsets, index[row + _SOON], 4))
-            _prefetch(_place(reward_bases, offsets, index[row + _SOON], 4))
+            _prefetch(_value_place(action_bases, action_widths, offsets, index[row + _SOON])[0])
+            _prefetch(_value_place(reward_bases, reward_widths, offsets, index[row + _SOON])[0])
         step = index[row]
         if step < 0:
-            first[row], next_index[row], action[row] = 0, -1, 0
+            first[row], next_index[row], next_newest[row], action[row] = 0, -1, -1, 0
             reward[row], discount[row], terminated[row], truncated[row] = 0, 0, False, False
             continue
         episode = _route(starts, step)
@@ -309,11 +352,14 @@ def steps(
         ahead = min(lookahead, stop - step)
         total = 0.0
         for j in range(ahead):
-            total += powers[j] * np.float64(_float32(reward_bases, offsets, step + j))
+            place, width = _value_place(reward_bases, reward_widths, offsets, step + j)
+            total += powers[j] * _reward(place, width)
         over = step + ahead == stop
         first[row] = starts[episode]
-        next_index[row] = -1 if over else step + ahead
-        action[row] = carray(_pointer(_place(action_bases, offsets, step, 4)), (1,), np.int32)[0]
+        next_index[row] = step + ahead
+        next_newest[row] = final[episode] if over else step + ahead
+        place, width = _value_place(action_bases, action_widths, offsets, step)
+        action[row] = _action(place, width)
         reward[row] = total
         terminated[row] = over and terminal_end[episode]
         truncated[row] = over and not terminal_end[episode]
@@ -321,7 +367,9 @@ def steps(
 
 
 @kernel
-def slice_rows(starts, episode_starts, valid_first, cumulative, n_step, index, mask, shown, first):
+def slice_rows(
+    starts, episode_starts, valid_first, cumulative, final, n_step, index, mask, shown, newest, first
+):  # fmt: skip
     length = index.shape[1]
     for row in range(len(starts)):
         start = starts[row]
@@ -330,14 +378,19 @@ def slice_rows(starts, episode_starts, valid_first, cumulative, n_step, index, m
         for place in range(length):
             mask[row, place] = start + place < stop
             index[row, place] = start + place if start + place < stop else -1
-        seen_stop = min(stop + n_step, episode_starts[episode + 1])
+        episode_stop = episode_starts[episode + 1]
         for place in range(length + n_step):
-            shown[row, place] = start + place if start + place < seen_stop else -1
+            step = start + place
+            shown[row, place] = min(step, episode_stop)
+            if step >= stop + n_step:
+                newest[row, place] = -1
+            else:
+                newest[row, place] = step if step < episode_stop else final[episode]
             first[row, place] = episode_starts[episode]
 
 
 @kernel
-def returns_to_go(index, starts, gamma, offsets, reward_bases, out):
+def returns_to_go(index, starts, gamma, offsets, reward_bases, reward_widths, out):
     for row in range(len(index)):
         step = index[row]
         total = 0.0
@@ -347,8 +400,9 @@ def returns_to_go(index, starts, gamma, offsets, reward_bases, out):
             for later in range(last, step - 1, -1):
                 while later < offsets[shard]:  # an episode may reach over several shards
                     shard -= 1
-                place = reward_bases[shard] + np.uintp((later - offsets[shard]) * 4)
-                total = np.float64(carray(_pointer(place), (1,), np.float32)[0]) + gamma * total
+                width = reward_widths[shard]
+                place = reward_bases[shard] + np.uintp((later - offsets[shard]) * width)
+                total = _reward(place, width) + gamma * total
         out[row] = total
 
 
@@ -380,3 +434,50 @@ def draw_by_episode(words, nonempty, cumulative, first, out):
         episode = nonempty[np.int64(_high_product(words[row, 0], episodes))]
         count = np.uint64(cumulative[episode + 1] - cumulative[episode])
         out[row] = first[episode] + np.int64(_high_product(words[row, 1], count))
+
+
+@kernel
+def _distances(points, out):
+    """Count of each two points the coordinates that differ."""
+    count, size = points.shape
+    for i in range(count):
+        out[i, i] = 0
+        for j in range(i):
+            differ = np.int32(0)
+            for k in range(size):
+                differ += np.int32(points[i, k] != points[j, k])
+            out[i, j] = differ
+            out[j, i] = differ
+
+
+@kernel
+def _gain(nearest, row):
+    total = np.int64(0)
+    for i in range(len(nearest)):
+        total += max(np.int64(0), np.int64(nearest[i]) - np.int64(row[i]))
+    return total
+
+
+@kernel
+def _cover(distances, nearest, bounds, chosen):
+    for i in range(len(bounds)):
+        bounds[i] = _gain(nearest, distances[i])
+    for place in range(len(chosen)):
+        while True:  # a gain only ever shrinks: one that is still the greatest needs no comparing
+            best = np.argmax(bounds)
+            gain = _gain(nearest, distances[best])
+            if gain == bounds[best]:
+                break
+            bounds[best] = gain
+        chosen[place] = best
+        bounds[best] = -1
+        for i in range(len(nearest)):
+            nearest[i] = min(nearest[i], distances[best, i])
+
+
+def cover(points, chosen):
+    count = len(points)
+    distances = np.empty((count, count), np.int32)
+    _distances(points, distances)
+    nearest = np.full(count, points.shape[1] + 1, np.int32)
+    _cover(distances, nearest, np.empty(count, np.int64), chosen)

@@ -45,66 +45,81 @@ def pairs(ticket, bases, offsets, index, next_index, out, next_out):
         frames(np.zeros(1, np.int64), bases, offsets, next_index[here], next_out[here])
 
 
-def stacks(ticket, bases, offsets, index, first, blank, out):
-    """Gather the last S frames up to each step, newest last.
+def stacks(ticket, bases, offsets, index, newest, first, blank, out):
+    """Gather the frames of the S - 1 steps before each step and a newest one, which is last.
 
     Args:
         ticket: int64[1], the next row to do.
         bases: uintp[shards].
         offsets: int64[shards + 1].
-        index: int64[B], -1 for zeros.
+        index: int64[B], the steps.
+        newest: int64[B], the newest frames, mostly the steps'; -1 for zeros.
         first: int64[B], frames before this step are zeros.
         blank: [pixels], zeros of the frames' dtype.
         out: [B, pixels, S].
     """
     depth = out.shape[2]
     for row in _rows(ticket, len(index)):
-        step = index[row]
         for back in range(depth):
             shown = blank
-            if step >= 0 and step - back >= first[row]:
-                shown = _row(bases, offsets, step - back, len(blank), blank.dtype)
+            if newest[row] >= 0 and (back == 0 or index[row] - back >= first[row]):
+                frame = index[row] - back if back else newest[row]
+                shown = _row(bases, offsets, frame, len(blank), blank.dtype)
             out[row, :, depth - 1 - back] = shown
 
 
-def stack_pairs(ticket, bases, offsets, index, next_index, first, blank, out, next_out):
-    """Gather two stacks each, as `stacks`."""
+def stack_pairs(ticket, bases, offsets, index, next_index, next_newest, first, blank, out, next_out):
+    """Gather two stacks each, as `stacks`; the newest frame of the first is its step's."""
     for row in _rows(ticket, len(index)):
         here = slice(row, row + 1)
-        for steps_of, to in ((index, out), (next_index, next_out)):
-            stacks(np.zeros(1, np.int64), bases, offsets, steps_of[here], first[here], blank, to[here])
+        for steps_of, newest, to in ((index, index, out), (next_index, next_newest, next_out)):
+            one = np.zeros(1, np.int64)
+            stacks(one, bases, offsets, steps_of[here], newest[here], first[here], blank, to[here])
+
+
+def _value(bases, widths, offsets, step, dtype):
+    """Read one value of a column that shards keep as `dtype` or as int8."""
+    shard = np.searchsorted(offsets, step, side="right") - 1
+    stored = np.int8 if widths[shard] == 1 else dtype
+    return _row(bases, offsets, step, 1, stored)[0]
 
 
 def steps(
-    index, starts, terminal_end, powers, offsets, action_bases, reward_bases,
-    first, next_index, action, reward, discount, terminated, truncated,
+    index, starts, terminal_end, final, powers, offsets,
+    action_bases, action_widths, reward_bases, reward_widths,
+    first, next_index, next_newest, action, reward, discount, terminated, truncated,
 ):  # fmt: skip
     """Work out everything about steps but their frames, looking n steps ahead.
 
     With n = len(powers) - 1 and m the smaller of n and the steps left in the episode, the reward
     is the sum of gamma**j r[t+j] for j < m; the next observation is that of step t+m, if the
-    episode has it. If not, the episode ended: by a terminal (discount 0), or it is cut.
+    episode has it. If not, the episode ended: by a terminal (discount 0), or it was truncated or cut.
 
     Args:
         index: int64[B], -1 for zeros.
         starts: int64[E + 1], first step of each episode, and the steps in all.
         terminal_end: bool[E], the episode ends by a terminal.
+        final: int64[E], the frame after the episode's last step; -1 for zeros.
         powers: float64[n + 1], powers of gamma.
         offsets: int64[shards + 1].
-        action_bases: uintp[shards], of the int32 column.
-        reward_bases: uintp[shards], of the float32 column.
+        action_bases: uintp[shards], of the column's data.
+        action_widths: int64[shards], 4 where they are int32, 1 where int8.
+        reward_bases: uintp[shards].
+        reward_widths: int64[shards], 4 where they are float32, 1 where int8.
         first: int64[B], out: first step of the episode.
-        next_index: int64[B], out: step of the next observation, -1 where there is none.
+        next_index: int64[B], out: the step t+m, which may be one past the episode's last; -1 where
+            `index` is.
+        next_newest: int64[B], out: frame of the next observation, -1 where there is none.
         action: int32[B], out.
         reward: float32[B], out, summed in float64.
         discount: float32[B], out: gamma**m, 0 at a terminal.
         terminated: bool[B], out: a terminal is among the m steps.
-        truncated: bool[B], out: the episode is cut among them.
+        truncated: bool[B], out: the episode is truncated or cut among them.
     """
     lookahead = len(powers) - 1
     for row, step in enumerate(index):
         if step < 0:
-            first[row], next_index[row], action[row] = 0, -1, 0
+            first[row], next_index[row], next_newest[row], action[row] = 0, -1, -1, 0
             reward[row], discount[row], terminated[row], truncated[row] = 0, 0, False, False
             continue
         episode = np.searchsorted(starts, step, side="right") - 1
@@ -112,32 +127,37 @@ def steps(
         ahead = min(lookahead, stop - step)
         total = 0.0
         for j in range(ahead):
-            total += powers[j] * float(_row(reward_bases, offsets, step + j, 1, np.float32)[0])
+            total += powers[j] * float(_value(reward_bases, reward_widths, offsets, step + j, np.float32))
         over = step + ahead == stop
         first[row] = starts[episode]
-        next_index[row] = -1 if over else step + ahead
-        action[row] = _row(action_bases, offsets, step, 1, np.int32)[0]
+        next_index[row] = step + ahead
+        next_newest[row] = final[episode] if over else step + ahead
+        action[row] = _value(action_bases, action_widths, offsets, step, np.int32)
         reward[row] = total
         terminated[row] = over and terminal_end[episode]
         truncated[row] = over and not terminal_end[episode]
         discount[row] = 0.0 if terminated[row] else powers[ahead]
 
 
-def slice_rows(starts, episode_starts, valid_first, cumulative, n_step, index, mask, shown, first):
+def slice_rows(
+    starts, episode_starts, valid_first, cumulative, final, n_step, index, mask, shown, newest, first
+):  # fmt: skip
     """Say which steps slices have, and which frames they show.
 
     A slice has the valid steps from its start on, `length` at the most, and shows the frames of these
-    and of the `n_step` steps after them, as far as the episode has them.
+    and of the `n_step` steps after them, as far as the episode has them; after its end, the final one.
 
     Args:
         starts: int64[n], valid steps.
         episode_starts: int64[E + 1], first step of each episode, and the steps in all.
         valid_first: int64[E], first valid step of each episode.
         cumulative: int64[E + 1], valid steps before each episode, and in all.
+        final: int64[E], the frame after the episode's last step; -1 for none.
         n_step: Steps between an observation and the next one.
         index: int64[n, length], out: the steps; -1 where there are fewer.
         mask: bool[n, length], out: where there is one.
-        shown: int64[n, length + n_step], out: steps of the frames; -1 for none.
+        shown: int64[n, length + n_step], out: steps of the frames; one past the episode's last after it.
+        newest: int64[n, length + n_step], out: the frames; -1 for none.
         first: int64[n, length + n_step], out: first step of the episode.
     """
     length = index.shape[1]
@@ -149,12 +169,15 @@ def slice_rows(starts, episode_starts, valid_first, cumulative, n_step, index, m
             mask[row, place] = start + place < stop
             index[row, place] = start + place if start + place < stop else -1
         for place in range(length + n_step):
-            seen = start + place < min(stop + n_step, episode_starts[episode + 1])
-            shown[row, place] = start + place if seen else -1
+            step, episode_stop = start + place, episode_starts[episode + 1]
+            shown[row, place] = min(step, episode_stop)
+            newest[row, place] = step if step < episode_stop else final[episode]
+            if step >= stop + n_step:
+                newest[row, place] = -1
             first[row, place] = episode_starts[episode]
 
 
-def returns_to_go(index, starts, gamma, offsets, reward_bases, out):
+def returns_to_go(index, starts, gamma, offsets, reward_bases, reward_widths, out):
     """Sum the discounted rewards from each step to its episode's end: G = r + gamma G'.
 
     Args:
@@ -162,7 +185,8 @@ def returns_to_go(index, starts, gamma, offsets, reward_bases, out):
         starts: int64[E + 1].
         gamma: The discount per step.
         offsets: int64[shards + 1].
-        reward_bases: uintp[shards], of the float32 column.
+        reward_bases: uintp[shards].
+        reward_widths: int64[shards], as for `steps`.
         out: float32[B], summed in float64 from the end backwards.
     """
     for row, step in enumerate(index):
@@ -170,7 +194,8 @@ def returns_to_go(index, starts, gamma, offsets, reward_bases, out):
         if step >= 0:
             episode = np.searchsorted(starts, step, side="right") - 1
             for later in range(starts[episode + 1] - 1, step - 1, -1):
-                total = float(_row(reward_bases, offsets, later, 1, np.float32)[0]) + gamma * total
+                reward = _value(reward_bases, reward_widths, offsets, later, np.float32)
+                total = float(reward) + gamma * total
         out[row] = total
 
 
@@ -207,3 +232,21 @@ def draw_by_episode(words, nonempty, cumulative, first, out):
         episode = nonempty[(int(word) * len(nonempty)) >> 64]
         count = int(cumulative[episode + 1] - cumulative[episode])
         out[row] = first[episode] + ((int(other) * count) >> 64)
+
+
+def cover(points, chosen):
+    """Choose the points that bring all others nearest to one of them, greedily, the first of equals.
+
+    A point's distance to another is the count of coordinates that differ.
+
+    Args:
+        points: uint8[P, n].
+        chosen: int64[K], K <= P, out: numbers of the points, in the order chosen.
+    """
+    distances = np.array([(points != point).sum(1) for point in points], np.int64)
+    nearest = np.full(len(points), points.shape[1] + 1, np.int64)
+    for place in range(len(chosen)):
+        gains = np.maximum(nearest - distances, 0).sum(1)
+        gains[chosen[:place]] = -1
+        chosen[place] = np.argmax(gains)
+        nearest = np.minimum(nearest, distances[chosen[place]])

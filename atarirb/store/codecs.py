@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import ModuleType
 
 from atarirb.errors import ArgumentError
-from atarirb.store import raw
+from atarirb.store import packed, raw
 
-CODECS: dict[str, ModuleType] = {raw.NAME: raw}
-DEFAULT = raw.NAME
+CODECS: dict[str, ModuleType] = {packed.NAME: packed, raw.NAME: raw}
+DEFAULT = packed.NAME
 
 
 def codec(name: str) -> ModuleType:

@@ -1,20 +1,30 @@
-"""``dataset.json`` and ``shard.json``: what a dataset holds, format version 1.
+"""``dataset.json`` and ``shard.json``: what a dataset holds, format version 2.
 
 A dataset is a directory::
 
     dataset.json    the manifest, written last: a directory without it is not a dataset
-    episodes.npy    one row per episode, see `EPISODE`
+    episodes.npy    one row per episode, see `EPISODE`; where it was replaced, episodes.1.npy
     00000/          one shard per split, named by its number
         shard.json  its own record, the same as in the manifest
-        action.npy  reward.npy  terminal.npy  slot.npy  <extra columns>.npy
+        action.npy  reward.npy  terminal.npy  <extra columns>.npy
+        segments.npy, and final.npy if it has final frames
         observation.npy, or the files of another codec
 
-All shards' steps, one after the other, are the dataset's index space 0 .. N-1. Columns:
+All shards' steps, one after the other, are the dataset's index space 0 .. N-1. Columns, one row a step:
 
     action    int32    index into the game's minimal action set
     reward    float32  as logged, so clipped to {-1, 0, 1} where the collecting agent clipped
-    terminal  uint8    1 at game over and at the 27,000-step cap
-    slot      int32    the row in the source files
+    terminal  uint8    1 at game over and, in logs, at the 27,000-step cap; 2 where the episode was
+                       truncated: the next step is of another one
+
+A scalar column whose values in a shard all fit is stored as int8 there; ``columns`` of the shard's
+record tells the stored dtypes. ``segments.npy``, int64[K, 2], says where the steps were in the source
+files: from step ``[k, 0]`` of the shard on they were in the rows from ``[k, 1]`` on.
+
+The frame after an episode's last action is in no log, but in recordings. Where it is known, it is kept
+behind the frames of the shard's steps: the frame files hold ``steps + finals`` frames, and the k-th of
+``final.npy``, int64[finals], rising, is the shard's step that frame ``steps + k`` followed. In a
+dataset's numbering of frames, those of the steps are 0 .. N-1, and the final ones follow, shard by shard.
 
 ``adds`` of a shard are the run's add numbers that it accounts for (see `atarirb.timeline`): two
 shards are neighbours if one's end is the other's beginning. ``head`` says how the shard's first
@@ -27,6 +37,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import math
 import operator
 import pathlib
 from typing import Any, TypeVar, get_type_hints
@@ -38,26 +49,36 @@ from atarirb.store.files import FileRecord, write_file
 
 T = TypeVar("T")
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "dataset.json"
 RECORD = "shard.json"
-EPISODES = "episodes.npy"
+#: Names of the episode table: the other one, where it replaces one that may be in use.
+EPISODES = ("episodes.npy", "episodes.1.npy")
 
-#: The columns of every shard beside the frames.
+SEGMENTS = "segments.npy"
+FINALS = "final.npy"
+#: What the names of all files of frames begin with, and of no other file.
+FRAME_FILES = "observation."
+
+#: The columns of every shard beside the frames, and the dtypes they are handed out in.
 COLUMNS = {
     "action": np.dtype(np.int32),
     "reward": np.dtype(np.float32),
     "terminal": np.dtype(np.uint8),
-    "slot": np.dtype(np.int32),
 }
+
+#: What ``terminal`` is where an episode was truncated.
+TRUNCATED = 2
 
 #: One episode: consecutive steps of one life of the game.
 #:   start       first step
 #:   length      steps
 #:   return      undiscounted sum of the logged rewards, which in the public logs are clipped
 #:   head_cut    its beginning is lost
-#:   terminal    it ended by a terminal; False: it is cut, what came after is not known
-#:   time_limit  it has exactly the 27,000 steps of the cap: the terminal is the time limit's
+#:   terminal    it ended by a terminal; False: it was truncated, or is cut
+#:   time_limit  it has exactly the 27,000 steps of the cap, and ended there
+#:   final       number of the frame after its last step; -1: not known. An episode without a terminal
+#:               is truncated if it has one and cut if it has none: what came after is not known
 EPISODE = np.dtype(
     [
         ("start", "<i8"),
@@ -66,6 +87,7 @@ EPISODE = np.dtype(
         ("head_cut", "?"),
         ("terminal", "?"),
         ("time_limit", "?"),
+        ("final", "<i8"),
     ]
 )
 
@@ -82,6 +104,11 @@ class ColumnRecord:
     shape: tuple[int, ...]
     dtype: str
 
+    @property
+    def bytes(self) -> int:
+        """Bytes of one row."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardRecord:
@@ -90,6 +117,9 @@ class ShardRecord:
     Attributes:
         split: Number of the split it was made from; its directory's name.
         steps: Steps it holds.
+        finals: Final frames it holds.
+        segments: Rows of ``segments.npy``.
+        columns: Dtypes that its columns are stored in, by name.
         adds: (first, stop) add numbers it accounts for.
         capacity: Rows of the source files.
         head: "start", "continues" or "cut".
@@ -100,6 +130,9 @@ class ShardRecord:
 
     split: int
     steps: int
+    finals: int
+    segments: int
+    columns: dict[str, str]
     adds: tuple[int, int]
     capacity: int
     head: str
@@ -117,6 +150,16 @@ class ShardRecord:
         """Bytes of its files."""
         return sum(file.bytes for file in self.files.values())
 
+    @property
+    def frame_files(self) -> dict[str, FileRecord]:
+        """Those of its files that keep the frames, whatever the codec."""
+        return {name: file for name, file in self.files.items() if name.startswith(FRAME_FILES)}
+
+    @property
+    def frame_bytes(self) -> int:
+        """Bytes of those."""
+        return sum(file.bytes for file in self.frame_files.values())
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
@@ -131,7 +174,8 @@ class Manifest:
         writer_stack: Frames the log's writer stacked.
         steps: Steps in all.
         rewards_clipped: All rewards are -1, 0 or 1: clipped by the collecting agent.
-        episodes: Rows of ``episodes.npy``.
+        episodes: Rows of the episode table.
+        episodes_name: Name of its file.
         episodes_file: That file.
         shards: The shards, in step order.
         format_version: Of this description.
@@ -146,6 +190,7 @@ class Manifest:
     steps: int
     rewards_clipped: bool
     episodes: int
+    episodes_name: str
     episodes_file: FileRecord
     shards: tuple[ShardRecord, ...]
     format_version: int = FORMAT_VERSION
@@ -157,9 +202,33 @@ class Manifest:
         return sum(before.adds[1] != after.adds[0] for before, after in pairs)
 
     @property
+    def frames(self) -> int:
+        """Frames in all: one a step, and the final ones."""
+        return self.steps + sum(shard.finals for shard in self.shards)
+
+    @property
     def bytes(self) -> int:
         """Bytes of all shards and the episode table."""
         return self.episodes_file.bytes + sum(shard.bytes for shard in self.shards)
+
+
+def stored_dtype(shard: ShardRecord, column: str, dtype: np.dtype) -> np.dtype:
+    """Return what a column is stored as in a shard.
+
+    Args:
+        shard: The shard's record.
+        column: Name of the column.
+        dtype: What it is handed out as.
+
+    Raises:
+        DatasetError: It is neither `dtype` nor int8: the kernels rely on that.
+    """
+    stored = np.dtype(shard.columns.get(column, "V"))
+    if stored not in (dtype, np.int8):
+        raise DatasetError(
+            f"{shard.directory}: damaged: column {column} is stored as {stored}, expected {dtype} or int8"
+        )
+    return stored
 
 
 def write_manifest(directory: pathlib.Path, manifest: Manifest) -> None:
@@ -190,7 +259,10 @@ def read_manifest(directory: pathlib.Path) -> Manifest:
     except (ValueError, AttributeError) as error:
         raise DatasetError(f"{path}: not a manifest: {error}") from error
     if version != FORMAT_VERSION:
-        raise DatasetError(f"{path}: format version {version}, this atarirb reads version {FORMAT_VERSION}")
+        raise DatasetError(
+            f"{path}: format version {version}, this atarirb reads version {FORMAT_VERSION}; make the "
+            f"dataset anew from its source, in another directory"
+        )
     try:
         manifest = _typed(
             Manifest,
@@ -204,6 +276,8 @@ def read_manifest(directory: pathlib.Path) -> Manifest:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DatasetError(f"{path}: damaged: {type(error).__name__}: {error}") from error
+    if manifest.episodes_name not in EPISODES:
+        raise DatasetError(f"{path}: damaged: its episode table is {manifest.episodes_name!r}")
     if not manifest.shards:
         raise DatasetError(f"{path}: damaged: it lists no shards")
     return manifest
@@ -232,10 +306,15 @@ def _what_is_there(directory: pathlib.Path) -> str:
             f"no dataset at {str(directory)!r}: these are replay logs; make a dataset of them with\n"
             f"  atarirb ingest {directory} DATASET"
         )
+    if (directory / ".recording").is_dir():
+        return (
+            f"no dataset at {str(directory)!r} yet: it is a recording of which no episodes are in a shard; "
+            f"a recorder that goes on with it makes one, also on being closed"
+        )
     if any(read_record(path) for path in directory.glob("[0-9]*")) or (directory / ".ingest").is_dir():
         return (
-            f"no dataset at {str(directory)!r}: its ingest did not finish; the same "
-            f"'atarirb ingest' command goes on with it"
+            f"no dataset at {str(directory)!r}: its making did not finish; the same 'atarirb ingest' or "
+            f"'atarirb convert' command goes on with it"
         )
     return (
         f"no dataset at {str(directory)!r}: there is no {MANIFEST} in it; make one with\n"
@@ -255,6 +334,8 @@ def _column(entry: dict[str, Any]) -> ColumnRecord:
 def _record(entry: dict[str, Any]) -> ShardRecord:
     files = {name: _typed(FileRecord, record) for name, record in entry["files"].items()}
     first, stop = map(operator.index, entry["adds"])
+    for dtype in entry["columns"].values():
+        np.dtype(dtype)
     if entry["head"] not in ("start", "continues", "cut") or entry["capacity"] < 1:
         raise ValueError(f"head is {entry['head']!r}, capacity {entry['capacity']!r}")
     return _typed(ShardRecord, {**entry, "adds": (first, stop), "files": files})

@@ -35,41 +35,25 @@ def header(shape: tuple[int, ...], dtype: np.dtype) -> bytes:
     return file.getvalue()
 
 
-class NpyWriter:
-    """Write an array whose rows come in runs, each run at its own place.
+class PlacedFile:
+    """A file that is written piece by piece, each at its own place.
 
-    The checksum is kept while writing: runs that touch are joined as they come, the rest at the end.
+    Its checksum is kept while writing: pieces that touch are joined as they come, the rest at the end.
 
     Args:
         path: The file to make.
-        shape: Of the whole array.
-        dtype: Of its values.
     """
 
-    def __init__(self, path: pathlib.Path, shape: tuple[int, ...], dtype: np.dtype):
+    def __init__(self, path: pathlib.Path):
         self.path = path
-        self.shape = shape
-        self.dtype = np.dtype(dtype)
-        self._header = header(shape, self.dtype)
-        self._row_bytes = self.dtype.itemsize * math.prod(shape[1:])
         self._runs: list[list[int]] = []  # [first byte, bytes, crc], in the order written
         self._unflushed = 0
         self._flusher: concurrent.futures.ThreadPoolExecutor | None = None
         self._flush: concurrent.futures.Future[None] | None = None
         self._file = open(path, "xb", buffering=0)  # noqa: SIM115
-        try:
-            self._put(self._header, 0)
-        except BaseException:
-            self._file.close()
-            raise
 
-    def write(self, rows: np.ndarray, at: int) -> None:
-        """Write `rows`, C-contiguous and of the array's dtype, as rows `at`, `at` + 1, ..."""
-        if len(rows):
-            data = memoryview(rows.reshape(-1).view(np.uint8))
-            self._put(data, len(self._header) + at * self._row_bytes)
-
-    def _put(self, data: bytes | memoryview, at: int) -> None:
+    def put(self, data: bytes | memoryview, at: int) -> None:
+        """Write bytes from byte `at` on."""
         run = self._runs[-1] if self._runs else None
         if run and run[0] + run[1] == at:
             run[1:] = run[1] + len(data), zlib_ng.crc32(data, run[2])
@@ -86,8 +70,8 @@ class NpyWriter:
             self._flush = self._flusher.submit(os.fsync, self._file.fileno())
             self._unflushed = 0
 
-    def close(self) -> FileRecord:
-        """Check that every row was written, flush the file to the disk and describe it."""
+    def finish(self, expected: int) -> FileRecord:
+        """Check that every one of so many bytes was written, flush the file to the disk and describe it."""
         self._end_flush()
         with self._file:
             total, crc = 0, 0
@@ -96,7 +80,6 @@ class NpyWriter:
                     raise AssertionError(f"{self.path}: byte {total} was not written, {first} was")
                 crc = zlib_ng.crc32_combine(crc, run_crc, length)
                 total += length
-            expected = len(self._header) + self.shape[0] * self._row_bytes
             if total != expected or os.fstat(self._file.fileno()).st_size != expected:
                 raise AssertionError(f"{self.path}: {total} bytes written, expected {expected}")
             os.fsync(self._file.fileno())
@@ -113,6 +96,39 @@ class NpyWriter:
             self._flusher.shutdown()
             assert self._flush is not None
             self._flush.result()
+
+
+class NpyWriter:
+    """Write an array whose rows come in runs, each run at its own place.
+
+    Args:
+        path: The file to make.
+        shape: Of the whole array.
+        dtype: Of its values.
+    """
+
+    def __init__(self, path: pathlib.Path, shape: tuple[int, ...], dtype: np.dtype):
+        self.dtype = np.dtype(dtype)
+        self._header = header(shape, self.dtype)
+        self._row_bytes = self.dtype.itemsize * math.prod(shape[1:])
+        self._bytes = len(self._header) + shape[0] * self._row_bytes
+        self._file = PlacedFile(path)
+        self.abandon = self._file.abandon
+        try:
+            self._file.put(self._header, 0)
+        except BaseException:
+            self.abandon()
+            raise
+
+    def write(self, rows: np.ndarray, at: int) -> None:
+        """Write `rows`, C-contiguous and of the array's dtype, as rows `at`, `at` + 1, ..."""
+        if len(rows):
+            data = memoryview(rows.reshape(-1).view(np.uint8))
+            self._file.put(data, len(self._header) + at * self._row_bytes)
+
+    def close(self) -> FileRecord:
+        """Check that every row was written, flush the file to the disk and describe it."""
+        return self._file.finish(self._bytes)
 
 
 class NpyRows:

@@ -1,13 +1,19 @@
-"""The raw codec: every frame as it is, one row of ``observation.npy`` per step.
+"""The raw codec: every frame as it is, one row of ``observation.npy`` per frame.
 
 A codec is a module with the names below; `atarirb.store.codecs` lists them. Readers and writers
 know nothing else of how frames are kept.
 
     NAME                                     as the manifest calls it
-    files()                                  names of a shard's frame files
-    disk_bytes(steps, shape, dtype)          bytes a shard needs, at the most
-    Writer(directory, steps, shape, dtype)   write(rows, at); close() -> {name: FileRecord}; abandon()
-    Frames(directories, steps, shape, dtype) the frames of all shards; pairs, frames, stack_pairs, stacks
+    files()                             names of a shard's frame files
+    disk_bytes(frames, shape, dtype, source)
+                                        bytes they take, about, of frames that were `source` bytes packed
+    sampled(frames, shape, dtype)       the frames that its writer wants to see before all others
+    Writer(directory, frames, shape, dtype, samples=, threads=)
+                                        write(rows, at); close() -> {name: FileRecord}; abandon()
+    Frames(directories, steps, finals, shape, dtype)
+                                        the frames of all shards: frames, pairs, stacks, stack_pairs
+    InOrder(directory, steps, finals, shape, dtype)
+                                        those of one shard, read by slices and not kept
 """
 
 from __future__ import annotations
@@ -20,7 +26,7 @@ import numpy as np
 
 from atarirb import kernels
 from atarirb.store.files import FileRecord
-from atarirb.store.npy import NpyWriter, header, map_npy
+from atarirb.store.npy import NpyRows, NpyWriter, header, map_npy
 
 NAME = "raw"
 _FILE = "observation.npy"
@@ -31,17 +37,31 @@ def files() -> tuple[str, ...]:
     return (_FILE,)
 
 
-def disk_bytes(steps: int, shape: tuple[int, ...], dtype: np.dtype) -> int:
+def disk_bytes(frames: int, shape: tuple[int, ...], dtype: np.dtype, source: int) -> int:
     """Return the bytes a shard's frames take."""
-    full = (steps, *shape)
+    full = (frames, *shape)
     return len(header(full, dtype)) + math.prod(full) * dtype.itemsize
+
+
+def sampled(frames: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Return which frames the writer wants to see beforehand: none."""
+    return np.zeros(0, np.int64)
 
 
 class Writer:
     """Writes the frames of one shard, in runs that may come in any order."""
 
-    def __init__(self, directory: pathlib.Path, steps: int, shape: tuple[int, ...], dtype: np.dtype):
-        self._file = NpyWriter(directory / _FILE, (steps, *shape), dtype)
+    def __init__(
+        self,
+        directory: pathlib.Path,
+        frames: int,
+        shape: tuple[int, ...],
+        dtype: np.dtype,
+        *,
+        samples: np.ndarray,
+        threads: int = 1,
+    ):
+        self._file = NpyWriter(directory / _FILE, (frames, *shape), dtype)
         self.write = self._file.write
         self.abandon = self._file.abandon
 
@@ -56,6 +76,7 @@ class Frames:
     Args:
         directories: The shards, in step order.
         steps: Steps of each.
+        finals: Final frames of each, behind those of its steps.
         shape: Shape of a frame.
         dtype: Of its values.
 
@@ -70,18 +91,23 @@ class Frames:
         self,
         directories: Sequence[pathlib.Path],
         steps: Sequence[int],
+        finals: Sequence[int],
         shape: tuple[int, ...],
         dtype: np.dtype,
     ):
-        self.maps = [
-            map_npy(directory / _FILE, (count, *shape), dtype, random=True)
-            for directory, count in zip(directories, steps, strict=True)
-        ]
-        self._offsets = np.concatenate([[0], np.cumsum(steps, dtype=np.int64)])
-        self._bases = kernels.addresses(self.maps)
-        self._blank = np.zeros(math.prod(shape), dtype)  # what stands where there is no frame
         self.shape = shape
         self.dtype = np.dtype(dtype)
+        self._maps = [
+            map_npy(directory / _FILE, (count + more, *shape), dtype, random=True)
+            for directory, count, more in zip(directories, steps, finals, strict=True)
+        ]
+        bases = kernels.addresses(self._maps)
+        self._offsets = firsts(steps, finals)
+        if any(finals):  # to the kernels, the final frames of each shard are a shard of their own
+            row_bytes = math.prod(shape) * self.dtype.itemsize
+            bases = np.append(bases, bases + np.array(steps, np.uintp) * np.uintp(row_bytes))
+        self._bases = bases
+        self._blank = np.zeros(math.prod(shape), dtype)  # what stands where there is no frame
 
     def frames(self, ticket: np.ndarray, index: np.ndarray, out: np.ndarray) -> None:
         """Gather frame ``index[i]`` into ``out[i]``; zeros for -1.
@@ -106,17 +132,20 @@ class Frames:
             ticket, self._bases, self._offsets, index, next_index, _as_bytes(out), _as_bytes(next_out)
         )
 
-    def stacks(self, ticket: np.ndarray, index: np.ndarray, first: np.ndarray, out: np.ndarray) -> None:
-        """Gather the frames ``index[i] - S + 1 .. index[i]``, newest last.
+    def stacks(
+        self, ticket: np.ndarray, index: np.ndarray, newest: np.ndarray, first: np.ndarray, out: np.ndarray
+    ) -> None:
+        """Gather the frames of steps ``index[i] - S + 1 .. index[i] - 1`` and frame ``newest[i]`` after them.
 
         Args:
             ticket: As for `frames`.
-            index: int64[B]; -1 gives zeros.
+            index: int64[B].
+            newest: int64[B], mostly `index`; -1 gives zeros.
             first: int64[B], frames before this one are zeros (its episode's first step).
             out: [B, *shape, S], C-contiguous.
         """
         kernels.active().stacks(
-            ticket, self._bases, self._offsets, index, first, self._blank, _as_pixels(out)
+            ticket, self._bases, self._offsets, index, newest, first, self._blank, _as_pixels(out)
         )
 
     def stack_pairs(
@@ -124,22 +153,66 @@ class Frames:
         ticket: np.ndarray,
         index: np.ndarray,
         next_index: np.ndarray,
+        next_newest: np.ndarray,
         first: np.ndarray,
         out: np.ndarray,
         next_out: np.ndarray,
     ) -> None:
-        """Gather two stacks per row, as `stacks` does."""
+        """Gather two stacks per row, as `stacks` does; the newest frame of the first is its step's."""
         kernels.active().stack_pairs(
             ticket,
             self._bases,
             self._offsets,
             index,
             next_index,
+            next_newest,
             first,
             self._blank,
             _as_pixels(out),
             _as_pixels(next_out),
         )
+
+
+class InOrder:
+    """The frames of one shard, read by slices and not kept: mapped ones would count as memory in use.
+
+    Args:
+        directory: The shard.
+        steps: Its steps.
+        finals: Its final frames, behind those of its steps.
+        shape: Shape of a frame.
+        dtype: Of its values.
+
+    Raises:
+        DatasetError: A file is missing, or of another size or kind than it must be.
+    """
+
+    def __init__(
+        self, directory: pathlib.Path, steps: int, finals: int, shape: tuple[int, ...], dtype: np.dtype
+    ):
+        full = (steps + finals, *shape)
+        map_npy(directory / _FILE, full, dtype)  # it is what it must be
+        self._rows = NpyRows(directory / _FILE, full, dtype)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        return self._rows[rows]
+
+
+def firsts(steps: Sequence[int], finals: Sequence[int]) -> np.ndarray:
+    """Number each shard's first frame, then each one's first final frame if there are any, and the end.
+
+    Args:
+        steps: Steps of each shard.
+        finals: Final frames of each.
+
+    Returns:
+        int64[shards + 1], or int64[2 * shards + 1].
+    """
+    counts = [*steps, *finals] if any(finals) else steps
+    return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
 
 
 def _as_bytes(out: np.ndarray) -> np.ndarray:

@@ -8,8 +8,9 @@ import platform
 
 import atarirb
 from atarirb import kernels, threads
+from atarirb.store.packed import libzstd
 
-_PACKAGES = ("numpy", "numba", "jax", "fsspec", "gcsfs", "zlib-ng", "tqdm", "pillow")
+_PACKAGES = ("numpy", "numba", "jax", "fsspec", "gcsfs", "zlib-ng", "zstandard", "tqdm", "pillow", "ale-py")
 
 
 def env() -> dict[str, str]:
@@ -27,7 +28,9 @@ def env() -> dict[str, str]:
     found["cores"] = str(threads.cores())
     found["threads"] = str(threads.count())
     found["kernels"] = kernels.active().__name__.rpartition(".")[2]
-    for variable in ("ATARIRB_NUMBA", "ATARIRB_THREADS", "NUMBA_CACHE_DIR"):
+    library = libzstd.library() if kernels.compiles() else None
+    found["packed frames"] = f"decoded by {library.path if library else 'the zstandard package'}"
+    for variable in ("ATARIRB_NUMBA", "ATARIRB_THREADS", "ATARIRB_ZSTD", "NUMBA_CACHE_DIR"):
         if variable in os.environ:
             found[variable] = os.environ[variable]
     return found

@@ -65,6 +65,7 @@ _START = _Mark("START", "#194", said="begins at its start")
 _CUT_HEAD = _Mark("CUT", "#e70", said="beginning cut off (step 0 is the first one known)", torn=-1)
 _TERMINAL = _Mark("TERMINAL", "#c22", said="ends by a terminal")
 _TIME_LIMIT = _Mark("TIME LIMIT", "#74c", said=f"ends by the time limit of {catalog.TIME_LIMIT:,} steps")
+_TRUNCATED = _Mark("TRUNCATED", "#e70", said="broken off; what came next is known")
 _CUT_TAIL = _Mark("CUT", "#e70", said="end cut off", torn=1)
 
 
@@ -221,8 +222,11 @@ def _target(dataset: Dataset, number: int, out: str | os.PathLike[str] | None, s
 
 def _edges(row: np.void) -> tuple[_Mark, _Mark]:
     head = _CUT_HEAD if row["head_cut"] else _START
-    tail = _TIME_LIMIT if row["time_limit"] else _TERMINAL if row["terminal"] else _CUT_TAIL
-    return head, tail
+    if row["time_limit"]:
+        return head, _TIME_LIMIT
+    if row["terminal"]:
+        return head, _TERMINAL
+    return head, _TRUNCATED if row["final"] >= 0 else _CUT_TAIL
 
 
 def _cells(dataset: Dataset, row: np.void, steps: np.ndarray) -> list[_Cell]:

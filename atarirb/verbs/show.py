@@ -6,8 +6,7 @@ import os
 import pathlib
 
 from atarirb.info import DatasetInfo, describe
-from atarirb.store.episodes import read_episodes
-from atarirb.store.manifest import read_manifest
+from atarirb.store.episodes import read_tables
 
 
 def show(path: str | os.PathLike[str]) -> DatasetInfo:
@@ -21,5 +20,4 @@ def show(path: str | os.PathLike[str]) -> DatasetInfo:
         DatasetError: The manifest or the episode table is damaged.
     """
     directory = pathlib.Path(path)
-    manifest = read_manifest(directory)
-    return describe(path, manifest, read_episodes(directory, manifest))
+    return describe(path, *read_tables(directory))

@@ -10,15 +10,30 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from atarirb.errors import AtarirbError
+from atarirb.errors import AtarirbError, DatasetError
+from atarirb.store import raw
+from atarirb.store.codecs import CODECS
 from atarirb.store.dataset import Dataset
-from atarirb.store.episodes import column_rows, episode_table
+from atarirb.store.episodes import column_rows, episode_table, final_steps
 from atarirb.store.files import FileRecord, checksum
-from atarirb.store.manifest import COLUMNS, EPISODES, Manifest, ShardRecord, read_manifest, read_record
-from atarirb.store.npy import NpyRows
+from atarirb.store.manifest import (
+    COLUMNS,
+    FINALS,
+    SEGMENTS,
+    TRUNCATED,
+    Manifest,
+    ShardRecord,
+    read_manifest,
+    read_record,
+)
+from atarirb.store.npy import NpyRows, map_npy
 from atarirb.verbs.progress import meter
 
 _ROWS = 1 << 20
+#: Bytes of frames decoded at a time.
+_CHUNK_BYTES = 4 << 20
+#: Damaged frames of a shard that are named.
+_NAMED = 5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,9 +73,9 @@ def verify(path: str | os.PathLike[str], *, deep: bool = False, progress: bool =
 
     Args:
         path: The dataset's directory.
-        deep: Check also what must hold of the values: terminals are 0 or 1, rewards finite, source
-            rows in the order of the ring buffer with exactly the padding left out, the episode table
-            what the columns say.
+        deep: Check also what must hold of the values: every frame can be decoded, terminals are 0, 1
+            or 2, rewards finite, source rows in the order of the ring buffer with exactly the padding
+            left out, final frames at the ends of episodes, the episode table what the columns say.
         progress: Show bytes, rate and time left on stderr, if that is a terminal.
 
     Returns:
@@ -72,7 +87,7 @@ def verify(path: str | os.PathLike[str], *, deep: bool = False, progress: bool =
     """
     directory = pathlib.Path(path)
     manifest = read_manifest(directory)
-    files = {directory / EPISODES: manifest.episodes_file}
+    files = {directory / manifest.episodes_name: manifest.episodes_file}
     for shard in manifest.shards:
         files |= {directory / shard.directory / name: record for name, record in shard.files.items()}
     problems: list[str] = []
@@ -85,6 +100,9 @@ def verify(path: str | os.PathLike[str], *, deep: bool = False, progress: bool =
             problems.append(f"{directory / shard.directory}: shard.json is not what the manifest says")
     if not problems:
         problems += _check_values(directory, manifest, deep=deep)
+    if deep:  # also where checksums differ: that tells which frames are lost, and which are not
+        problems += _check_frames(directory, manifest, progress)
+    problems = list(dict.fromkeys(problems))
     return Report(
         path=os.fspath(path), files=len(files), bytes=manifest.bytes, deep=deep, problems=tuple(problems)
     )
@@ -109,7 +127,7 @@ def _check_values(directory: pathlib.Path, manifest: Manifest, *, deep: bool) ->
         return
     columns = {name: column_rows(directory, manifest.shards, name) for name in COLUMNS}
     wrong: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
-        "terminal": ("neither 0 nor 1", lambda rows: rows > 1),
+        "terminal": ("none of 0, 1 and 2", lambda rows: rows > TRUNCATED),
         "reward": ("not a finite number", lambda rows: ~np.isfinite(rows)),
         "action": ("negative", lambda rows: rows < 0),
     }
@@ -121,40 +139,106 @@ def _check_values(directory: pathlib.Path, manifest: Manifest, *, deep: bool) ->
                     row = first + int(np.argmax(bad))
                     yield f"{columns[name][number].path}: the {name} of row {row} is {what}"
                     break
-        yield from _check_slots(
-            shard, manifest.writer_stack - 1, columns["slot"][number], columns["terminal"][number]
-        )
+        yield from _check_segments(directory, shard, manifest.writer_stack - 1, columns["terminal"][number])
     for before, after in itertools.pairwise(manifest.shards):
         if before.adds[1] > after.adds[0]:
             yield f"{directory}: shards {before.directory} and {after.directory} hold the same adds"
-    table = episode_table(manifest.shards, columns["terminal"], columns["reward"])
-    if not np.array_equal(table, dataset.episodes):
-        yield f"{directory / EPISODES}: is not what the columns say"
+    try:
+        finals = final_steps(directory, manifest.shards)
+        for shard, steps in zip(manifest.shards, finals, strict=True):
+            if (np.diff(steps) <= 0).any() or ((steps < 0) | (steps >= shard.steps)).any():
+                raise DatasetError(
+                    f"{directory / shard.directory / FINALS}: its steps do not rise from 0 to "
+                    f"{shard.steps - 1:,} at the most"
+                )
+        table = episode_table(manifest.shards, columns["terminal"], columns["reward"], finals)
+    except DatasetError as error:
+        yield f"{directory}: {error}" if str(directory) not in str(error) else str(error)
+    else:
+        if not np.array_equal(table, dataset.episodes):
+            yield f"{directory / manifest.episodes_name}: is not what the columns say"
     clipped = all(shard.clipped for shard in manifest.shards)
     if clipped != manifest.rewards_clipped:
         yield f"{directory}: rewards_clipped is {manifest.rewards_clipped}, in its shards {clipped}"
 
 
-def _check_slots(shard: ShardRecord, padding: int, slots: NpyRows, terminals: NpyRows) -> Iterator[str]:
+def _check_frames(directory: pathlib.Path, manifest: Manifest, progress: bool) -> Iterator[str]:
+    """Decode every frame; tell of each shard the first few that cannot be, and how many they are."""
+    codec, frame = CODECS.get(manifest.codec), manifest.frame
+    if codec is None or codec is raw:  # any bytes are frames: their checksum says all there is to say
+        return
+    count = max(1, _CHUNK_BYTES // max(1, frame.bytes))
+    with meter("decode", manifest.frames * frame.bytes, progress) as on_bytes:
+        for shard in manifest.shards:
+            place, total = directory / shard.directory, shard.steps + shard.finals
+            try:
+                frames = codec.InOrder(place, shard.steps, shard.finals, frame.shape, np.dtype(frame.dtype))
+            except (AtarirbError, OSError) as error:
+                yield str(error)
+                on_bytes(total * frame.bytes)
+                continue
+            bad = 0
+            for first in range(0, total, count):
+                for problem in _damaged(frames, first, min(first + count, total)):
+                    bad += 1
+                    if bad <= _NAMED:
+                        yield problem
+                on_bytes(min(count, total - first) * frame.bytes)
+            if bad > _NAMED:
+                yield f"{place}: {bad - _NAMED:,} more of its {total:,} frames are damaged"
+
+
+def _damaged(frames: raw.InOrder, first: int, stop: int) -> Iterator[str]:
+    """Say which of some frames cannot be decoded: together, if all can be, else one by one."""
+    try:
+        frames[first:stop]
+    except (AtarirbError, OSError) as error:
+        if stop - first == 1:
+            yield str(error).partition("; 'atarirb")[0]
+            return
+        middle = (first + stop) // 2
+        yield from _damaged(frames, first, middle)
+        yield from _damaged(frames, middle, stop)
+
+
+def _check_segments(
+    directory: pathlib.Path, shard: ShardRecord, padding: int, terminals: NpyRows
+) -> Iterator[str]:
     """Check that steps follow each other in the ring buffer, save for the padding after a terminal."""
+    path = directory / shard.directory / SEGMENTS
+    segments = np.array(map_npy(path, (shard.segments, 2), np.dtype(np.int64)))
+    starts, slots = segments.T
+    if not shard.steps:
+        return
+    lengths = np.diff(np.append(starts, shard.steps))
+    if not len(starts) or starts[0] != 0 or (lengths < 1).any():
+        yield f"{path}: its segments do not cover the {shard.steps:,} steps, each once"
+        return
+    if ((slots < 0) | (slots + lengths > shard.capacity)).any():
+        yield f"{path}: holds a row outside of 0..{shard.capacity - 1}"
+        return
     first_add, stop_add = shard.adds
-    before = None  # (add, terminal) of the last step of the rows before
-    for first in range(0, shard.steps, _ROWS):
-        rows = slots[first : first + _ROWS].astype(np.int64)
-        if ((rows < 0) | (rows >= shard.capacity)).any():
-            yield f"{slots.path}: holds a row outside of 0..{shard.capacity - 1}"
+    adds = first_add + (slots - first_add) % shard.capacity
+    ends = np.concatenate(
+        [
+            first + np.flatnonzero(terminals[first : first + _ROWS] == 1)
+            for first in range(0, shard.steps, _ROWS)
+        ]
+    )
+    if padding:
+        inside = np.setdiff1d(ends + 1, np.append(starts, shard.steps))
+        if len(inside):
+            yield f"{path}: row {inside[0]} does not follow the one before it: there must be padding between"
             return
-        adds = first_add + (rows - first_add) % shard.capacity
-        ends = terminals[first : first + _ROWS] == 1
-        if before is not None:
-            adds, ends = np.append(before[0], adds), np.append(before[1], ends)
-        bad = np.diff(adds) != 1 + padding * ends[:-1]
-        if bad.any() or adds[-1] >= stop_add:
-            row = first + int(np.argmax(bad)) + (before is None)
-            yield f"{slots.path}: row {row} does not follow the one before it in the source files"
-            return
-        if first == 0 and adds[0] - first_add > padding:
-            yield f"{slots.path}: begins {adds[0] - first_add} rows late, expected {padding} at the most"
-        before = (adds[-1], ends[-1])
-    if before is not None and stop_add - 1 - before[0] > padding * before[1]:
-        yield f"{slots.path}: ends {stop_add - 1 - before[0]} rows early"
+    over = np.isin(starts + lengths - 1, ends)  # the segment ends with a terminal
+    gaps = np.diff(adds) - lengths[:-1]
+    bad = gaps != padding * over[:-1]
+    if bad.any() or adds[-1] + lengths[-1] > stop_add:
+        segment = int(np.argmax(bad)) + 1
+        yield f"{path}: segment {segment} does not follow the one before it in the source files"
+        return
+    if adds[0] - first_add > padding:
+        yield f"{path}: begins {adds[0] - first_add} rows late, expected {padding} at the most"
+    late = stop_add - adds[-1] - lengths[-1]
+    if late > padding * over[-1]:
+        yield f"{path}: ends {late} rows early"

@@ -1,0 +1,1 @@
+"""Play games and record them."""

@@ -1,0 +1,232 @@
+"""Making a dataset's directory: one writer at a time, room enough, and the manifest last.
+
+Nothing half-written bears a final name. A shard grows in a directory of its own below the dataset's
+(`atarirb.store.shards`) and is renamed when it is whole and on the disk; the manifest comes last. So work
+that was stopped, killed included, goes on where it was by the same command, and ends with the same bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import logging
+import os
+import pathlib
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+
+from atarirb.errors import ArgumentError, BusyError, DiskSpaceError
+from atarirb.info import DatasetInfo, describe
+from atarirb.store import manifest as store
+from atarirb.store.episodes import column_rows, episode_table, final_steps
+from atarirb.store.files import record_of, write_file
+from atarirb.store.npy import header
+
+_log = logging.getLogger(__name__)
+
+#: Where ingest and convert put what is half-written, below the dataset's directory.
+WORK = ".ingest"
+_LOCK = "lock"
+
+
+@contextlib.contextmanager
+def exclusive(directory: pathlib.Path, name: str = WORK) -> Iterator[pathlib.Path]:
+    """Claim a directory as `claimed` does; clear away what stopped work left in it, and what this leaves."""
+    with claimed(directory, name) as work:
+        clear(work)
+        try:
+            yield work
+        finally:
+            clear(work)
+
+
+@contextlib.contextmanager
+def claimed(directory: pathlib.Path, name: str) -> Iterator[pathlib.Path]:
+    """Make a dataset's directory and hold its lock; leave no empty directories where nothing was written.
+
+    Args:
+        directory: The dataset's directory.
+        name: Of the directory of things half-written, which the lock is in.
+
+    Yields:
+        The directory of things half-written.
+
+    Raises:
+        BusyError: Another process is writing this dataset.
+        ArgumentError: No directory can be made there.
+    """
+    made = [path for path in (directory, *directory.parents) if not path.exists()]
+    work = directory / name
+    with lock(work):
+        try:
+            yield work
+        finally:
+            (work / _LOCK).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                work.rmdir()
+                for path in made:
+                    path.rmdir()
+
+
+@contextlib.contextmanager
+def lock(work: pathlib.Path) -> Iterator[None]:
+    """Hold the lock of a directory, which is made if need be."""
+    for _ in range(1000):  # others may make and remove it all the while
+        try:
+            work.mkdir(parents=True, exist_ok=True)
+            file = open(work / _LOCK, "wb")  # noqa: SIM115
+        except (FileNotFoundError, FileExistsError, NotADirectoryError) as error:
+            for path in (work, *work.parents):
+                if path.is_file():
+                    raise ArgumentError(f"{path}: a dataset is a directory, and there is a file") from error
+            continue  # another process has just removed the directory, or made it
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise BusyError(f"{work.parent}: another process is writing this dataset") from error
+            try:
+                there = os.stat(work / _LOCK)
+            except FileNotFoundError:
+                continue
+            # One that ended meanwhile took its lock file with it, and what we hold is nobody's.
+            if os.path.samestat(os.fstat(file.fileno()), there):
+                yield
+                return
+    raise ArgumentError(f"{work.parent}: no directory can be made there")
+
+
+def clear(work: pathlib.Path) -> None:
+    """Remove all that is in a directory of things half-written, but its lock."""
+    for path in work.iterdir():
+        if path.name != _LOCK:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def held(directory: pathlib.Path, name: str, codec: str) -> dict[int, store.ShardRecord]:
+    """Read the records of the shards already there, by split.
+
+    Raises:
+        ArgumentError: The directory holds another dataset.
+    """
+    if (directory / store.MANIFEST).exists():
+        there = store.read_manifest(directory)
+        if (there.name, there.codec) != (name, codec):
+            raise ArgumentError(
+                f"{directory} holds {there.name} with codec {there.codec}, not {name} with {codec}; "
+                f"name another directory, or remove that one"
+            )
+    records = {}
+    for path in sorted(directory.glob("[0-9]*")):
+        record = store.read_record(path)
+        if record is not None and record.directory == path.name:
+            records[record.split] = record
+    return records
+
+
+def refuse_strange(
+    directory: pathlib.Path, records: Mapping[int, store.ShardRecord], known: Sequence[int], source: object
+) -> None:
+    """Refuse a directory with shards of splits that its source does not have.
+
+    Raises:
+        ArgumentError: There are some.
+    """
+    strange = sorted(set(records) - set(known))
+    if strange:
+        raise ArgumentError(
+            f"{directory} holds split(s) {', '.join(map(str, strange))}, which {source} does not have; "
+            f"name another directory, or remove that one"
+        )
+
+
+def check_space(
+    directory: pathlib.Path, needed: int, otherwise: str = "choose fewer splits, or another disk"
+) -> None:
+    """Refuse to begin what the disk has no room for.
+
+    Args:
+        directory: Where it would be written.
+        needed: Bytes.
+        otherwise: What else could be done.
+
+    Raises:
+        DiskSpaceError: It needs more than is free.
+    """
+    free = shutil.disk_usage(directory).free
+    if needed > free:
+        raise DiskSpaceError(
+            errno.ENOSPC,
+            f"{directory} needs {needed:,} bytes, its disk has {free:,} free; nothing was written "
+            f"({otherwise})",
+        )
+
+
+def finish(
+    directory: pathlib.Path,
+    shards: Sequence[store.ShardRecord],
+    *,
+    name: str,
+    layout: str,
+    codec: str,
+    frame: store.ColumnRecord,
+    extra: Mapping[str, store.ColumnRecord],
+    writer_stack: int,
+) -> DatasetInfo:
+    """Write the episode table and the manifest of shards that are there, whichever is not there yet.
+
+    Args:
+        directory: The dataset's directory.
+        shards: Records of its shards, in step order.
+        name: See `store.Manifest`, as for all that follow.
+        layout: Layout of the source files.
+        codec: How frames are kept.
+        frame: Shape and dtype of a frame.
+        extra: Extra columns by name.
+        writer_stack: Frames the log's writer stacked.
+
+    Returns:
+        What the dataset is.
+    """
+    shards = tuple(shards)
+    terminals, rewards = (column_rows(directory, shards, column) for column in ("terminal", "reward"))
+    table = episode_table(shards, terminals, rewards, final_steps(directory, shards))
+    content = header(table.shape, table.dtype) + table.tobytes()
+    made = store.Manifest(
+        name=name,
+        layout=layout,
+        codec=codec,
+        frame=frame,
+        extra=dict(extra),
+        writer_stack=writer_stack,
+        steps=sum(shard.steps for shard in shards),
+        rewards_clipped=all(shard.clipped for shard in shards),
+        episodes=len(table),
+        episodes_name=store.EPISODES[0],
+        episodes_file=record_of(content),
+        shards=shards,
+    )
+    put_manifest(directory, made, content)
+    return describe(directory, made, table)
+
+
+def put_manifest(directory: pathlib.Path, manifest: store.Manifest, episodes: bytes) -> None:
+    """Write the bytes of the episode table and the manifest, whichever is not there yet.
+
+    A table that replaces another gets another name, and the old one goes last, so that at any moment the
+    manifest that is there has its table: one who reads meanwhile finds the one or the other.
+    """
+    before = store.read_manifest(directory) if (directory / store.MANIFEST).exists() else None
+    place = before.episodes_name if before else store.EPISODES[0]
+    if not (directory / place).exists() or (directory / place).read_bytes() != episodes:
+        if before:
+            place = store.EPISODES[place == store.EPISODES[0]]
+        write_file(directory / place, episodes)
+    manifest = dataclasses.replace(manifest, episodes_name=place)
+    if before != manifest:
+        store.write_manifest(directory, manifest)
+    for other in set(store.EPISODES) - {place}:
+        (directory / other).unlink(missing_ok=True)
+    _log.info("%s: %d steps", directory, manifest.steps)

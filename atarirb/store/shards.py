@@ -1,0 +1,133 @@
+"""Writing one shard: under a temporary name, until it is whole and on the disk."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Mapping
+
+import numpy as np
+
+from atarirb.store import manifest as store
+from atarirb.store.files import FileRecord, sync_directory
+from atarirb.store.npy import NpyWriter
+
+
+class ShardWriter:
+    """One shard that is being written.
+
+    Args:
+        work: Directory of things half-written, on the same disk.
+        directory: The dataset's directory.
+        split: Number of the shard.
+
+    Attributes:
+        directory: Where its files are until it is finished.
+    """
+
+    def __init__(self, work: pathlib.Path, directory: pathlib.Path, split: int):
+        self.directory = work / store.shard_name(split)
+        self.directory.mkdir()
+        self._work = work
+        self._dataset = directory
+        self._split = split
+        self._files: dict[str, FileRecord] = {}
+        self._columns: dict[str, str] = {}
+
+    def column(self, name: str, values: np.ndarray) -> None:
+        """Write a column, whole; a scalar one in the narrowest dtype that holds it."""
+        values = narrowed(values)
+        writer = self.wide_column(name, values.shape, values.dtype)
+        _write(writer, values)
+        self.keep({f"{name}.npy": writer.close()})
+
+    def wide_column(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> NpyWriter:
+        """Begin a column that is written row by row; its file is to be kept by `keep`."""
+        self._columns[name] = dtype.str
+        return NpyWriter(self.directory / f"{name}.npy", shape, dtype)
+
+    @property
+    def files(self) -> dict[str, FileRecord]:
+        """The files written so far, by name."""
+        return dict(sorted(self._files.items()))
+
+    def keep(self, files: Mapping[str, FileRecord]) -> None:
+        """Take files in that were written into `directory`."""
+        self._files |= files
+
+    def finish(
+        self,
+        *,
+        segments: np.ndarray,
+        finals: np.ndarray,
+        steps: int,
+        adds: tuple[int, int],
+        capacity: int,
+        head: str,
+        clipped: bool,
+        source: dict[str, str],
+    ) -> store.ShardRecord:
+        """Write what is left and give the shard its name.
+
+        Args:
+            segments: int64[K, 2], see `atarirb.store.manifest`.
+            finals: int64[F], likewise.
+            steps: See `store.ShardRecord`, as for all that follow.
+            adds: The add numbers it accounts for.
+            capacity: Rows of the source files.
+            head: How its first step stands to the one before.
+            clipped: All its rewards are -1, 0 or 1.
+            source: Fingerprints of the source files.
+        """
+        for name, values in ((store.SEGMENTS, segments), (store.FINALS, finals)):
+            if len(values) or name == store.SEGMENTS:
+                writer = NpyWriter(self.directory / name, values.shape, np.dtype(np.int64))
+                _write(writer, values)
+                self.keep({name: writer.close()})
+        record = store.ShardRecord(
+            split=self._split,
+            steps=steps,
+            finals=len(finals),
+            segments=len(segments),
+            columns=dict(sorted(self._columns.items())),
+            adds=adds,
+            capacity=capacity,
+            head=head,
+            clipped=clipped,
+            files=self.files,
+            source=source,
+        )
+        self.seal(record)
+        return record
+
+    def seal(self, record: store.ShardRecord) -> None:
+        """Write the record of files that are all there, and give the shard its name."""
+        store.write_record(self.directory, record)
+        final = self._dataset / record.directory
+        if final.exists():  # of a source that has changed since
+            os.rename(final, self._work / f"{record.directory}.old")
+        os.rename(self.directory, final)
+        sync_directory(self._dataset)
+
+
+def narrowed(values: np.ndarray) -> np.ndarray:
+    """Return a scalar column as int8 if that loses nothing, not even the sign of a zero; else as it is."""
+    if values.ndim != 1 or values.dtype.kind not in "iuf" or values.dtype.itemsize == 1:
+        return values
+    with np.errstate(invalid="ignore", over="ignore"):
+        small = values.astype(np.int8)
+        widened = small.astype(values.dtype)
+    return small if widened.tobytes() == values.tobytes() else values
+
+
+def clipped(rewards: np.ndarray) -> bool:
+    """Tell whether all rewards are -1, 0 or 1."""
+    return bool(np.isin(rewards, (-1, 0, 1)).all())
+
+
+def _write(writer: NpyWriter, values: np.ndarray) -> None:
+    try:
+        writer.write(np.ascontiguousarray(values, writer.dtype), 0)
+    except BaseException:
+        writer.abandon()
+        raise
