@@ -14,6 +14,7 @@ import os
 import platform
 import statistics
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 _OPERATORS = {"<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt}
-_PACKAGES = ("numpy", "numba", "zlib-ng", "isal", "jax", "torch", "torchrl")
+_PACKAGES = ("numpy", "numba", "zstandard", "zlib-ng", "isal", "ale-py", "jax", "torch", "torchrl")
 _WARMUP = 3
 
 #: Makes, from a seed, a call that is ready to be timed.
@@ -57,6 +58,25 @@ class Row:
         if self.bar and judged is not None:
             sign, limit = self.bar.split()
             object.__setattr__(self, "ok", bool(_OPERATORS[sign](judged, float(limit))))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Grid:
+    """A table of another make than that of rows.
+
+    Attributes:
+        title: What is in it.
+        head: Names of the columns.
+        cells: Text, line by line.
+    """
+
+    title: str
+    head: Sequence[str]
+    cells: Sequence[Sequence[str]]
+
+    def lines(self) -> list[str]:
+        """Lay it out as Markdown, under its title."""
+        return [f"{self.title}:", "", *lay_out([self.head, *self.cells])]
 
 
 class Times:
@@ -146,14 +166,29 @@ def _cpu() -> str:
     return platform.processor() or platform.machine()
 
 
-def finish(title: str, rows: Sequence[Row], path: Path | None, *, quick: bool) -> int:
-    """Print the table, write the JSON file if one is wanted.
+def finish(
+    title: str,
+    rows: Sequence[Row],
+    path: Path | None,
+    *,
+    quick: bool,
+    grids: Sequence[Grid] = (),
+    notes: Sequence[str] = (),
+) -> int:
+    """Print the tables and notes, write the JSON file if one is wanted.
 
     Returns:
         The exit status: 1 if a bar is missed, but never of a quick run, which measures nothing.
     """
-    print("\n".join(table(rows)))
-    content = {"title": title, "quick": quick, "machine": machine(), "rows": [vars(row) for row in rows]}
+    print("\n".join(text(rows, grids, notes)))
+    content = {
+        "title": title,
+        "quick": quick,
+        "machine": machine(),
+        "rows": [vars(row) for row in rows],
+        "grids": [vars(grid) for grid in grids],
+        "notes": list(notes),
+    }
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(content, indent=1) + "\n")
@@ -163,31 +198,47 @@ def finish(title: str, rows: Sequence[Row], path: Path | None, *, quick: bool) -
     return 1 if missed and not quick else 0
 
 
+def text(rows: Sequence[Row], grids: Sequence[Grid] = (), notes: Sequence[str] = ()) -> list[str]:
+    """Lay all of a measurement out as Markdown, which is read as well on a terminal."""
+    lines = table(rows)
+    for grid in grids:
+        lines += ["", *grid.lines()]
+    for note in notes:
+        lines += ["", *textwrap.wrap(note, 118)]
+    return lines
+
+
 def table(rows: Sequence[Row]) -> list[str]:
-    """Lay rows out as a Markdown table, which is read as well on a terminal."""
+    """Lay rows out as a Markdown table."""
     cells = [["what", "ours", "rival or floor", "its figure", "ratio", "bar", ""]]
     for row in rows:
         cells.append(
             [
                 row.what,
-                _figure(row.ours, row.unit),
+                figure(row.ours, row.unit),
                 row.rival,
-                _figure(row.theirs, row.unit),
-                _figure(row.ratio, ""),
+                figure(row.theirs, row.unit),
+                figure(row.ratio),
                 f"{row.bar} {row.unit if row.ratio is None else ''}".strip() if row.bar else "",
                 {True: "ok", False: "**FAILED**", None: ""}[row.ok],
             ]
         )
+    return lay_out(cells)
+
+
+def lay_out(cells: Sequence[Sequence[str]]) -> list[str]:
+    """Lay lines of text out as a Markdown table; the first one is its head."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = [
-        "| " + " | ".join(text.ljust(w) for text, w in zip(line, widths, strict=True)) + " |"
+        "| " + " | ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) + " |"
         for line in cells
     ]
     return [lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]]
 
 
-def _figure(value: float | None, unit: str) -> str:
+def figure(value: float | None, unit: str = "") -> str:
+    """Write a figure to three places."""
     if value is None:
         return ""
-    text = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-    return f"{text} {unit}".rstrip()
+    written = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return f"{written} {unit}".rstrip()

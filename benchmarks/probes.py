@@ -20,13 +20,16 @@ from typing import Any
 _READ = 1 << 20
 
 
-def probe(name: str, *args: object, env: dict[str, str] | None = None) -> dict[str, Any]:
+def probe(
+    name: str, *args: object, env: dict[str, str] | None = None, module: str = "benchmarks.probes"
+) -> dict[str, Any]:
     """Run a function of this module in a fresh interpreter.
 
     Args:
         name: Its name.
         *args: Its arguments, given as text.
         env: Additions to the environment.
+        module: Another module that, run as this one is, prints what the function returns.
 
     Returns:
         Its answer, and `process_s`, the seconds from the process' start to its end.
@@ -36,7 +39,7 @@ def probe(name: str, *args: object, env: dict[str, str] | None = None) -> dict[s
     """
     start = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.probes", name, *map(str, args)],
+        [sys.executable, "-m", module, name, *map(str, args)],
         cwd=Path(__file__).parents[1],
         env={**os.environ, **(env or {})},
         capture_output=True,
@@ -50,11 +53,21 @@ def probe(name: str, *args: object, env: dict[str, str] | None = None) -> dict[s
 
 
 def memory(field: str) -> float:
-    """Return a figure of this process' memory in MB (10**6 bytes): VmRSS is now, VmHWM the peak."""
+    """Return a figure of this process' memory in MB (10**6 bytes).
+
+    VmRSS is what it has now, RssAnon what of that is no file's, VmHWM the peak.
+    """
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024 / 1e6
     raise OSError(f"/proc/self/status has no {field}")
+
+
+def _import_kernels() -> None:
+    """Import what packing imports when it begins."""
+    from atarirb import kernels
+
+    kernels.active()
 
 
 def first_batch(path: str) -> dict[str, float]:
@@ -80,7 +93,7 @@ def opening(path: str) -> dict[str, float]:
     return {"seconds": took, "mb": memory("VmRSS") - before}
 
 
-def ingest(log: str, out: str, workers: str) -> dict[str, float]:
+def ingest(log: str, out: str, workers: str, codec: str = "packed") -> dict[str, float]:
     """Make a dataset of a log; `workers` 0 is the default number."""
     import fsspec.core
     import fsspec.implementations.local
@@ -89,11 +102,77 @@ def ingest(log: str, out: str, workers: str) -> dict[str, float]:
     import atarirb
 
     assert fsspec.core and tqdm
+    if codec == "packed":
+        _import_kernels()
     run, imports = atarirb.ingest, memory("VmHWM")
     start = time.perf_counter()
-    info = run(log, out, workers=int(workers) or None)
+    info = run(log, out, workers=int(workers) or None, codec=codec)
     took = time.perf_counter() - start
     return {"seconds": took, "steps": info.steps, "imports_mb": imports, "peak_mb": memory("VmHWM")}
+
+
+def convert(source: str, out: str, codec: str) -> dict[str, float]:
+    """Make a dataset of another one."""
+    import atarirb
+
+    _import_kernels()
+    run, imports = atarirb.convert, memory("VmHWM")
+    start = time.perf_counter()
+    info = run(source, out, codec=codec)
+    took = time.perf_counter() - start
+    return {"seconds": took, "steps": info.steps, "imports_mb": imports, "peak_mb": memory("VmHWM")}
+
+
+def record(game: str, out: str, steps: str) -> dict[str, float]:
+    """Record random play, by the defaults."""
+    import ale_py.vector_env
+
+    import atarirb
+
+    run = atarirb.record
+    assert ale_py.vector_env
+    _import_kernels()
+    start = time.perf_counter()
+    info = run(game, out, steps=int(steps))
+    took = time.perf_counter() - start
+    return {"seconds": took, "steps": info.steps, "peak_mb": memory("VmHWM")}
+
+
+def play(game: str, steps: str) -> dict[str, float]:
+    """Play at random with ale-py's vector environment, as `atarirb.record` does, and keep nothing."""
+    import ale_py
+    import numpy as np
+    from ale_py.vector_env import AtariVectorEnv
+
+    from atarirb import catalog
+    from atarirb.threads import cores
+
+    count, wanted = 4 * cores(), int(steps)
+    rom = catalog.game(game).rom
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    rng = np.random.default_rng(0)
+    start = time.perf_counter()
+    environments = AtariVectorEnv(
+        rom,
+        count,
+        num_threads=cores(),
+        stack_num=1,
+        frameskip=4,
+        repeat_action_probability=0.25,
+        noop_max=0,
+        use_fire_reset=False,
+        episodic_life=False,
+        reward_clipping=False,
+    )
+    environments.reset(seed=0)
+    actions = environments.single_action_space.n
+    played, over = 0, np.zeros(count, bool)
+    while played < wanted:
+        _, _, terminated, truncated, _ = environments.step(rng.integers(actions, size=count))
+        played += count - int(over.sum())
+        over = terminated | truncated
+    took = time.perf_counter() - start
+    return {"seconds": took, "steps": played, "peak_mb": memory("VmHWM")}
 
 
 def torchrl(log: str, scratch: str) -> dict[str, float]:

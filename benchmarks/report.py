@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import Row, table
+from benchmarks.measure import Grid, Row, text
 
 README = Path(__file__).parents[1] / "README.md"
 BEGIN, END = "<!-- benchmarks -->", "<!-- /benchmarks -->"
@@ -28,14 +28,20 @@ def markdown(files: Sequence[Path]) -> str:
         files: What `benchmarks.measure.finish` wrote.
 
     Returns:
-        One table for each, under a line that says on what it was measured.
+        The tables and notes of each, under a line that says on what it was measured.
     """
     parts = []
     for path in files:
         content = json.loads(path.read_text(encoding="utf-8"))
         rows = [Row(**{key: value for key, value in row.items() if key != "ok"}) for row in content["rows"]]
+        grids = [Grid(**grid) for grid in content["grids"]]
         quick = " **Little data: these figures mean nothing.**" if content["quick"] else ""
-        parts += [f"{content['title']}, on {_machine(content['machine'])}.{quick}", "", *table(rows), ""]
+        parts += [
+            f"{content['title']}, on {_machine(content['machine'])}.{quick}",
+            "",
+            *text(rows, grids, content["notes"]),
+            "",
+        ]
     parts += ["A ratio is ours / theirs, the median over rounds in which all took turns."]
     return "\n".join(parts)
 
@@ -45,9 +51,9 @@ def _machine(found: dict[str, Any]) -> str:
     return f"{found['cpu']}, {found['cores']} cores, {found['system']}, Python {found['python']} ({packages})"
 
 
-def insert(text: str, tables: str) -> str | None:
+def insert(old: str, tables: str) -> str | None:
     """Put tables between the markers of a text; None if it has none."""
-    before, begin, rest = text.partition(BEGIN)
+    before, begin, rest = old.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         return None
@@ -60,8 +66,8 @@ def write(files: Sequence[Path], readme: Path) -> bool:
     Returns:
         Whether the file has the markers.
     """
-    text = readme.read_text(encoding="utf-8") if readme.exists() else ""
-    new = insert(text, markdown(files))
+    old = readme.read_text(encoding="utf-8") if readme.exists() else ""
+    new = insert(old, markdown(files))
     if new is None:
         return False
     readme.write_text(new, encoding="utf-8")

@@ -1,8 +1,8 @@
 """How fast batches come: against the memory's own speed, and against what people use today.
 
-The data are 110,000 steps of ALE play in about 50 shards, all of it in the system's cache, read in order and
-touched before. The floors are plain NumPy over one array in memory that holds the same frames, moving as many
-bytes:
+The data are 120,000 steps of ALE play in about 50 shards of raw frames, all of it in the system's cache, read
+in order and touched before. (Packed ones are for `benchmarks.packed`.) The floors are plain NumPy over one
+array in memory that holds the same frames, moving as many bytes:
 
     get(256)               two numpy.take(frames, index, axis=0, out=...)             <= 0.7
     sample(key, 256)       the same two                                               <= 1
@@ -219,7 +219,7 @@ def measure(workload: Workload) -> list[Row]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line."""
     workload, path = command_line("benchmarks.sampling", "Measure how fast batches come.", argv)
-    return finish("Sampling", measure(workload), path, quick=workload.quick)
+    return finish("Sampling of raw frames", measure(workload), path, quick=workload.quick)
 
 
 if __name__ == "__main__":
