@@ -283,21 +283,6 @@ def test_the_plain_twin_shows_the_newest_frame_it_is_told_to_after_those_of_the_
     assert out.tolist() == [[[3, 5, 11], [4, 6, 12]], [[0, 0, 0], [0, 0, 0]]]
 
 
-@settings(max_examples=60)
-@given(st.integers(1, 40), st.integers(1, 30), st.integers(1, 4), st.integers(0, 2**32), st.data())
-def test_covers_agree(count, size, values, seed, data):
-    """Few values, so that many gains are equal: the first of equals is chosen by both."""
-    points = np.random.default_rng(seed).integers(0, values, (count, size)).astype(np.uint8)
-    compare("cover", (points,), ((data.draw(st.integers(1, count)),), np.int64))
-
-
-def test_a_cover_is_of_different_points_and_begins_with_the_most_central():
-    points = np.array([[0, 0, 0], [0, 0, 9], [0, 8, 9], [7, 8, 9]], np.uint8)
-    chosen = np.empty(4, np.int64)
-    reference.cover(points, chosen)
-    assert chosen[0] in (1, 2) and sorted(chosen.tolist()) == [0, 1, 2, 3]
-
-
 def test_the_plain_twin_draws_the_high_half_of_the_product():
     words = np.array([0, 2**62, 2**63 - 1, 2**63, 2**64 - 1], np.uint64)
     out = np.empty(5, np.int64)

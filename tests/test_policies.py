@@ -71,14 +71,15 @@ def test_paddle_meets_the_ball(game, steps, least):
     from atarirb.sources.ale import Games
 
     games = Games(game, 2)
-    shown = games.begin([0, 1], [0, 1])
+    shown = games.reset(np.array([0, 1]))
     players = [more.paddle(games.actions, np.random.default_rng(seed)) for seed in (0, 1)]
     score = 0.0
     for _ in range(steps):
         chosen = np.array([act(frame) for act, frame in zip(players, shown, strict=True)])
-        shown, reward, terminated, _ = games.step(chosen)
-        score += reward.sum()
-        over = np.flatnonzero(terminated)
-        shown[over] = games.begin(over, over + 2)
+        outcome = games.step(chosen)
+        shown = outcome.observation
+        score += outcome.reward[outcome.played].sum()
+        for number in np.flatnonzero(outcome.begun):
+            players[number] = more.paddle(games.actions, np.random.default_rng(number))
     games.close()
     assert score >= least  # random play: -4 and 5

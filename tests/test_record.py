@@ -44,26 +44,28 @@ def test_a_recording_is_what_the_games_showed(tmp_path, small_shards):
     path = tmp_path / "Breakout/me"
     info = atarirb.record("Breakout", path, steps=1500, policy=in_turn, environments=2, seed=5)
     assert (info.name, info.steps, info.codec) == ("Breakout/me", 1500, "packed")
-    games = Games("Breakout", 2)
-    sources = np.random.SeedSequence([5, 0]).spawn(3)
-    shown = list(games.reset(sources[-1].generate_state(2) >> 1))
-    acts = [in_turn(games.actions, None) for _ in range(2)]
-    open_episodes, ended, steps = [[], []], [], 0
+    groups = [Games("Breakout", 1) for _ in range(2)]  # as many as there are, in turns
+    shown, acts, open_episodes, ended, steps = [], [], [[], []], [], 0
+    for games, source in zip(groups, np.random.SeedSequence([5, 0]).spawn(2), strict=True):
+        shown.append(games.reset(source.spawn(1)[0].generate_state(1) >> 1)[0])
+        acts.append(in_turn(games.actions, None))
     while steps < 1500:
-        actions = np.array([act(None) for act in acts])
-        outcome = games.step(actions)
-        for number in range(2):
-            if outcome.begun[number]:
+        for number, games in enumerate(groups):
+            action = acts[number](None)
+            outcome = games.step(np.array([action]))
+            if outcome.begun[0]:
                 acts[number] = in_turn(games.actions, None)
             elif steps < 1500:
                 steps += 1
-                row = (shown[number], actions[number], outcome.reward[number], outcome.observation[number])
+                row = (shown[number], action, outcome.reward[0], outcome.observation[0])
                 open_episodes[number].append(row)
-                if outcome.terminated[number]:
+                if outcome.terminated[0]:
                     ended.append((open_episodes[number], True))
                     open_episodes[number] = []
-            shown[number] = outcome.observation[number]
-    games.close()
+            if steps < 1500 or outcome.played[0]:
+                shown[number] = outcome.observation[0]
+    for games in groups:
+        games.close()
     ended += [(rows, False) for rows in open_episodes if rows]
     rows = [row for episode, _ in ended for row in episode]
     assert len(ended) > 4
@@ -129,7 +131,8 @@ def test_a_stopped_recording_keeps_its_steps_and_goes_on(tmp_path, how):
         assert child.returncode == 130
         assert words == "interrupted; every step is kept, and the same command goes on from here\n"
         info = atarirb.show(path)
-        assert (info.cut_episodes, info.truncated_episodes) == (0, 2)
+        assert info.cut_episodes == 0
+        assert 1 <= info.truncated_episodes <= 2
     with atarirb.Recorder(
         path, environments=2, clip_rewards=True,
         note={"game": "Breakout", "seed": 0, "environments": 2, "policy": "random"},
@@ -140,7 +143,7 @@ def test_a_stopped_recording_keeps_its_steps_and_goes_on(tmp_path, how):
         before = reader[:]["observation"]
     info = atarirb.record("Breakout", path, steps=kept + 200, environments=2)
     assert info.steps == kept + 200
-    assert info.cut_episodes == (2 if how == signal.SIGKILL else 0)
+    assert info.cut_episodes in ((1, 2) if how == signal.SIGKILL else (0,))  # some are between two
     with atarirb.open(path) as reader:
         np.testing.assert_array_equal(reader[:kept]["observation"], before)
     assert atarirb.verify(path, deep=True).ok

@@ -232,21 +232,3 @@ def draw_by_episode(words, nonempty, cumulative, first, out):
         episode = nonempty[(int(word) * len(nonempty)) >> 64]
         count = int(cumulative[episode + 1] - cumulative[episode])
         out[row] = first[episode] + ((int(other) * count) >> 64)
-
-
-def cover(points, chosen):
-    """Choose the points that bring all others nearest to one of them, greedily, the first of equals.
-
-    A point's distance to another is the count of coordinates that differ.
-
-    Args:
-        points: uint8[P, n].
-        chosen: int64[K], K <= P, out: numbers of the points, in the order chosen.
-    """
-    distances = np.array([(points != point).sum(1) for point in points], np.int64)
-    nearest = np.full(len(points), points.shape[1] + 1, np.int64)
-    for place in range(len(chosen)):
-        gains = np.maximum(nearest - distances, 0).sum(1)
-        gains[chosen[:place]] = -1
-        chosen[place] = np.argmax(gains)
-        nearest = np.minimum(nearest, distances[chosen[place]])

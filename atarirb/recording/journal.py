@@ -6,7 +6,7 @@ A file of records, one after the other, each written by one call::
     1   kind: 0 a step, 1 a step with a terminal, 2 a step after which the episode was truncated,
         3 the frame after the last step
         the row of the small columns, as in the journal's `row` dtype; zeros of kind 3
-        the frame's bytes, as one zstd frame
+        the frame's bytes, each xor that of the record before (the first as it is), as one zstd frame
     4   uint32, CRC-32 of all before it
 
 All numbers are little-endian. What a killed process was writing fails its checksum, or its length, and
@@ -16,12 +16,13 @@ may take what the system had not yet put on the disk.
 
 from __future__ import annotations
 
+import array
 import errno
+import itertools
 import os
 import pathlib
 import struct
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import zstandard
@@ -29,7 +30,7 @@ from zlib_ng import zlib_ng
 
 STEP, TERMINAL, TRUNCATED, FINAL = range(4)
 
-_LEVEL = 1
+_LEVEL = -3  # frames differ little from those before: a better one would take longer and save nothing
 _WORD = struct.Struct("<I")
 #: No record is longer: a length beyond it is damage.
 _MOST = 1 << 28
@@ -39,15 +40,17 @@ class Journal:
     """A journal that is being written.
 
     Args:
-        path: The file; what is in it already is kept, if it is whole.
+        path: The file to make.
         row: dtype of the small columns, packed.
     """
 
     def __init__(self, path: pathlib.Path, row: np.dtype):
         self.path = path
         self._row = row
+        self._before = np.zeros(0, np.uint8)
+        self._size = 0
         self._compressor = zstandard.ZstdCompressor(level=_LEVEL)
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115
+        self._file = open(path, "xb", buffering=0)  # noqa: SIM115
 
     def step(self, kind: int, frame: np.ndarray, row: np.ndarray) -> None:
         """Add a step: its frame, and the row of its small columns."""
@@ -58,19 +61,23 @@ class Journal:
         self._add(FINAL, bytes(self._row.itemsize), frame)
 
     def _add(self, kind: int, row: bytes, frame: np.ndarray) -> None:
-        content = bytes([kind]) + row + self._compressor.compress(np.ascontiguousarray(frame).view(np.uint8))
+        pixels = np.frombuffer(frame.tobytes(), np.uint8)
+        change = pixels ^ self._before if len(self._before) else pixels
+        content = bytes([kind]) + row + self._compressor.compress(change)
         record = _WORD.pack(len(content)) + content
         record += _WORD.pack(zlib_ng.crc32(record))
-        size = os.fstat(self._file.fileno()).st_size
         try:
             if self._file.write(record) != len(record):  # a full disk may take a part
                 raise OSError(errno.ENOSPC, f"{self.path}: {os.strerror(errno.ENOSPC)}")
-        except OSError:
-            os.ftruncate(self._file.fileno(), size)  # or what is added later could not be read
+        except BaseException:  # what is added later must not follow a torn record
+            self._file.truncate(self._size)
+            self._file.seek(self._size)
             raise
+        self._before = pixels
+        self._size += len(record)
 
     def close(self) -> None:
-        """Close the file; it can be opened again and gone on with."""
+        """Close the file."""
         self._file.close()
 
 
@@ -95,16 +102,14 @@ class JournalRows:
         self._path = path
         self._shape = shape
         self._dtype = dtype
-        self._begins: list[tuple[int, int]] = []
         kinds, rows = bytearray(), bytearray()
-        self.bytes = 0
-        with open(path, "rb") as file:
-            for content in _records(file):
-                kinds.append(content[0])
-                rows += content[1 : 1 + row.itemsize]
-                begin = self.bytes + _WORD.size + 1 + row.itemsize
-                self.bytes += len(content) + 2 * _WORD.size
-                self._begins.append((begin, self.bytes - _WORD.size))
+        self._ends = array.array("q", [0])  # where each record ends, after where the first begins
+        data = path.read_bytes()
+        for begin, end in _records(data):
+            kinds.append(data[begin + _WORD.size])
+            rows += data[begin + _WORD.size + 1 : begin + _WORD.size + 1 + row.itemsize]
+            self._ends.append(end)
+        self.bytes = self._ends[-1]
         self.kinds = np.frombuffer(bytes(kinds), np.uint8)
         self.rows = np.frombuffer(bytes(rows), row)
         self.steps = int((self.kinds != FINAL).sum())
@@ -121,16 +126,16 @@ class JournalRows:
         terminal[-1:] = TERMINAL if self.kinds[self.steps - 1] == TERMINAL else TRUNCATED
         return terminal
 
-    def frames(self, numbers: np.ndarray) -> Iterator[np.ndarray]:
-        """Read the frames of records, int64[B]."""
-        decompressor = zstandard.ZstdDecompressor()
-        with open(self._path, "rb") as file:
-            for number in numbers.tolist():
-                begin, end = self._begins[number]
-                if file.tell() != begin:
-                    file.seek(begin)
-                data = decompressor.decompress(file.read(end - begin))
-                yield np.frombuffer(data, self._dtype).reshape(self._shape)
+    def frames(self) -> Iterator[np.ndarray]:
+        """Read the frames of all records."""
+        decompress = zstandard.ZstdDecompressor().decompress
+        skipped = _WORD.size + 1 + self.rows.itemsize
+        data = memoryview(self._path.read_bytes())
+        pixels = None
+        for begin, end in itertools.pairwise(self._ends):
+            change = np.frombuffer(decompress(data[begin + skipped : end - _WORD.size]), np.uint8)
+            pixels = change if pixels is None else pixels ^ change
+            yield pixels.view(self._dtype).reshape(self._shape)
 
 
 def mend(path: pathlib.Path, size: int) -> None:
@@ -139,16 +144,16 @@ def mend(path: pathlib.Path, size: int) -> None:
         os.truncate(path, size)
 
 
-def _records(file: Any) -> Iterator[bytes]:
-    """Yield the contents of the whole records from the beginning on."""
-    while True:
-        head = file.read(_WORD.size)
-        if len(head) < _WORD.size:
+def _records(data: bytes) -> Iterator[tuple[int, int]]:
+    """Yield where each of the whole records from the beginning on begins and ends."""
+    view, begin = memoryview(data), 0
+    while begin + _WORD.size <= len(data):
+        (length,) = _WORD.unpack_from(data, begin)
+        check = begin + _WORD.size + length
+        end = check + _WORD.size
+        if not 0 < length <= _MOST or end > len(data):
             return
-        length = _WORD.unpack(head)[0]
-        if not 0 < length <= _MOST:
+        if zlib_ng.crc32(view[begin:check]) != _WORD.unpack_from(data, check)[0]:
             return
-        content, check = file.read(length), file.read(_WORD.size)
-        if len(check) < _WORD.size or zlib_ng.crc32(content, zlib_ng.crc32(head)) != _WORD.unpack(check)[0]:
-            return
-        yield content
+        yield begin, end
+        begin = end

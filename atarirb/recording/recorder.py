@@ -17,6 +17,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import dataclasses
+import itertools
 import json
 import logging
 import os
@@ -35,6 +36,7 @@ from atarirb.recording.journal import STEP, TERMINAL, TRUNCATED, Journal, Journa
 from atarirb.store import building, codecs, shards
 from atarirb.store import manifest as store
 from atarirb.store.files import write_file
+from atarirb.threads import cores
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +44,7 @@ WORK = ".recording"
 _SETTINGS = "recording.json"
 _OPEN, _ENDED = "open-", "ended-"
 _UNCLIPPED = "reward_unclipped"
-#: Steps of the first shard at the least; each later one has at least as many as there are before it.
+#: Steps of the first shard at the least; each later one has at least a quarter of those before it.
 _FIRST_SHARD = 10_000
 _MOST_SHARD = 1_000_000
 _CHUNK = 256
@@ -218,7 +220,7 @@ class Recorder:
         with self._lock:
             self._check_open(0)
             self._wait()
-            self._seal()
+            self._seal(cores())
             self._wait()
 
     def close(self) -> None:
@@ -236,7 +238,7 @@ class Recorder:
                 for environment in sorted(self._journals):
                     self._end(environment, None)
                 self._wait()
-                self._seal()
+                self._seal(cores())
                 self._wait()
             finally:
                 self._let_go()
@@ -293,12 +295,10 @@ class Recorder:
         values = {"action": action, "reward": reward, **extra}
         if self._wanted["clip_rewards"]:
             values |= {"reward": np.sign(reward), _UNCLIPPED: reward}
-        row = np.zeros((), self._row)
-        for name, value in values.items():
-            try:
-                row[name] = value
-            except (TypeError, ValueError, OverflowError) as error:
-                raise ArgumentError(f"{name} is {value!r}, expected {self._row[name]}: {error}") from error
+        try:
+            row = np.array(tuple(values[name] for name in self._row.names or ()), self._row)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ArgumentError(f"values {values}, expected numbers of {self._row}: {error}") from error
         if row["action"] != action or action < 0:
             raise ArgumentError(f"action is {action!r}, expected an index into the game's minimal set")
         if not np.isfinite(row["reward"]):
@@ -390,7 +390,7 @@ class Recorder:
         self._ended_steps += steps
 
     def _seal_if_enough(self) -> None:
-        enough = min(max(_FIRST_SHARD, self._sealed_steps), _MOST_SHARD)
+        enough = min(max(_FIRST_SHARD, self._sealed_steps // 4), _MOST_SHARD)
         if self._ended_steps >= enough and not self._closed:
             try:
                 self._wait()  # two shards are not made at a time: what waits is on the disk
@@ -399,15 +399,15 @@ class Recorder:
             else:
                 self._seal()
 
-    def _seal(self) -> None:
-        """Begin to make a shard of the episodes that have ended."""
+    def _seal(self, threads: int = 1) -> None:
+        """Begin to make a shard of the episodes that have ended, by so many threads."""
         if not self._ended:
             return
         # Counted at once, so that where shards end does not depend on how long it takes to make them.
         episodes, steps = self._ended, self._ended_steps
         self._ended, self._ended_steps = [], 0
         self._sealed_steps += steps
-        self._sealing = self._sealer.submit(self._make_shard, episodes), episodes, steps
+        self._sealing = self._sealer.submit(self._make_shard, episodes, threads), episodes, steps
 
     def _wait(self) -> None:
         """Wait for the shard that is being made; if that fails, its episodes wait for the next one."""
@@ -424,17 +424,17 @@ class Recorder:
             raise
         self._sealing = None
 
-    def _make_shard(self, episodes: list[int]) -> None:
+    def _make_shard(self, episodes: list[int], threads: int) -> None:
         """Make a shard of episodes, tell of it in the manifest, and let their journals go."""
         paths = [self._work / f"{_ENDED}{number}" for number in episodes]
         made = int(self._shards[-1].source["last_episode"]) if self._shards else -1
         if made < episodes[-1]:  # or what failed before was the manifest
-            self._shards.append(self._write_shard(paths, episodes[-1]))
+            self._shards.append(self._write_shard(paths, episodes[-1], threads))
         self._write_manifest()
         for path in paths:
             path.unlink()
 
-    def _write_shard(self, paths: list[pathlib.Path], last_episode: int) -> store.ShardRecord:
+    def _write_shard(self, paths: list[pathlib.Path], last_episode: int, threads: int) -> store.ShardRecord:
         assert self._settings is not None
         journals = [self._rows(path) for path in paths]
         steps = sum(journal.steps for journal in journals)
@@ -453,22 +453,13 @@ class Recorder:
             shard.column(column, np.ascontiguousarray(rows[column]))
         shape, dtype = self._settings.shape, np.dtype(self._settings.dtype)
         kind = codecs.codec(self._settings.codec)
-        places = np.concatenate(  # of every frame: its journal and its record there; final ones come last
-            [_places(number, 0, journal.steps) for number, journal in enumerate(journals)]
-            + [_places(number, journal.steps, 1) for number, journal in enumerate(journals) if journal.final]
-        )
-        wanted = kind.sampled(len(places), shape, dtype)
-        samples = np.empty((len(wanted), *shape), dtype)
-        for place, frame in enumerate(_frames(journals, places[wanted])):
-            samples[place] = frame
-        frames = kind.Writer(shard.directory, len(places), shape, dtype, samples=samples)
+        count = steps + len(finals)
+        samples = _sample(journals, kind.sampled(count, shape, dtype), shape, dtype)
+        frames = kind.Writer(shard.directory, count, shape, dtype, samples=samples, threads=threads)
         try:
-            chunk = np.empty((_CHUNK, *shape), dtype)
-            for begin in range(0, len(places), _CHUNK):
-                part = places[begin : begin + _CHUNK]
-                for place, frame in enumerate(_frames(journals, part)):
-                    chunk[place] = frame
-                frames.write(chunk[: len(part)], begin)
+            everything = _in_order(journals)
+            for begin in range(0, count, _CHUNK):
+                frames.write(np.stack(list(itertools.islice(everything, _CHUNK))), begin)
         except BaseException:
             frames.abandon()
             raise
@@ -504,15 +495,29 @@ class Recorder:
         return self._is_dataset and store.read_manifest(self._directory).shards == tuple(self._shards)
 
 
-def _places(journal: int, record: int, count: int) -> np.ndarray:
-    return np.stack([np.full(count, journal), np.arange(record, record + count)], axis=1)
+def _in_order(journals: list[JournalRows]) -> Iterator[np.ndarray]:
+    """Read the frames of all steps, then the final ones."""
+    finals = []
+    for journal in journals:
+        frames = journal.frames()
+        yield from itertools.islice(frames, journal.steps)
+        finals += frames
+    yield from finals
 
 
-def _frames(journals: list[JournalRows], places: np.ndarray) -> Iterator[np.ndarray]:
-    """Read frames, in runs of those of one journal."""
-    for run in np.split(places, np.flatnonzero(np.diff(places[:, 0])) + 1):
-        if len(run):
-            yield from journals[run[0, 0]].frames(run[:, 1])
+def _sample(
+    journals: list[JournalRows], wanted: np.ndarray, shape: tuple[int, ...], dtype: np.dtype
+) -> np.ndarray:
+    """Read some frames, numbered as they come in order."""
+    samples = np.empty((len(wanted), *shape), dtype)
+    if len(wanted):
+        picked = iter(wanted.tolist())
+        place, soon = 0, next(picked)
+        for number, frame in enumerate(_in_order(journals)):
+            if number == soon:
+                samples[place] = frame
+                place, soon = place + 1, next(picked, -1)
+    return samples
 
 
 def _extra(extra: Mapping[str, Any] | None, clip_rewards: bool) -> dict[str, str]:

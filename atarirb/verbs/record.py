@@ -131,7 +131,8 @@ def _record(
         directory, name=name, environments=count, clip_rewards=True, codec=codec, note=note
     ) as recorder:
         if recorder.steps < steps:
-            games = Games(game, count)
+            # Two groups where that can be: one plays while the other's steps are recorded.
+            groups = [Games(game, size) for size in (count - count // 2, count // 2) if size]
             bar = tqdm(
                 total=steps,
                 initial=recorder.steps,
@@ -140,10 +141,11 @@ def _record(
                 disable=None if progress else True,
             )
             try:
-                play(games, policy, recorder, steps, seed=note["seed"], on_steps=bar.update)
+                play(groups, policy, recorder, steps, seed=note["seed"], on_steps=bar.update)
             finally:
                 bar.close()
-                games.close()
+                for games in groups:
+                    games.close()
     return show(directory)
 
 

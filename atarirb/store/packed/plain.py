@@ -151,8 +151,8 @@ class Decoder:
         return failed
 
 
-# Rows taken at a time.
-_TAKEN = 32
+# Rows done at a time: neighbours share frames, which are decoded once for all of these.
+_TAKEN = 256
 
 
 def _first(failed: int, other: int) -> int:
@@ -160,8 +160,11 @@ def _first(failed: int, other: int) -> int:
 
 
 def _rows(ticket: np.ndarray, count: int) -> Iterator[slice]:
-    """Yield the rows that this caller is to do: some after the other, until none are left."""
-    while ticket[0] < count:
-        row = int(ticket[0])
-        ticket[0] = row + _TAKEN
+    """Yield the rows that this caller is to do: all that are left, some after the other.
+
+    No other thread gets any: two would wait for the interpreter more than they would gain.
+    """
+    first = int(ticket[0])
+    ticket[0] = max(count, first)
+    for row in range(first, count, _TAKEN):
         yield slice(row, min(row + _TAKEN, count))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import concurrent.futures
 import errno
 import os
@@ -50,7 +51,12 @@ class Writer:
         self._lengths = np.zeros(frames, layout.record_dtype(self._frame)["length"].base)
         self._runs: list[tuple[int, int, int]] = []  # (first frame, first byte, bytes), in the order written
         self._end = 0
+        self._begun = self._first_written = False
+        self._threads = threads
         self._pool = concurrent.futures.ThreadPoolExecutor(threads, thread_name_prefix="atarirb-pack")
+        self._under_way: collections.deque[tuple[int, np.ndarray, concurrent.futures.Future]]
+        self._under_way = collections.deque()
+        self._spare: list[np.ndarray] = []  # memory for parts
         try:
             self._samples = samples.reshape(len(samples), self._frame // dtype.itemsize).view(np.uint8)
             chosen = templates.choose(self._samples, layout.templates(frames), self._sizes)
@@ -69,14 +75,15 @@ class Writer:
     def write(self, rows: np.ndarray, at: int) -> None:
         """Write `rows`, C-contiguous, as frames `at`, `at` + 1, ... of the shard."""
         frames = rows.reshape(len(rows), self._frame // rows.dtype.itemsize).view(np.uint8)
-        if at == 1 and not self._runs:
+        if at == 1 and not self._begun:
             # In a full file of a log the shard's first step is the last row. It is among the samples, and
             # if it is written now, the blocks are in order.
             self._append(self._samples[:1], 0)
-        elif at == 0 and len(frames) and self._lengths[0]:
+            self._first_written = True
+        elif at == 0 and self._first_written:
             frames, at = frames[1:], 1
-        if len(frames):
-            self._append(frames, at)
+        self._begun = True
+        self._append(frames, at)
 
     def close(self) -> dict[str, FileRecord]:
         """Finish the files and describe them."""
@@ -87,6 +94,7 @@ class Writer:
             raise
 
     def _finish(self) -> dict[str, FileRecord]:
+        self._put(most=0)
         self._pool.shutdown()
         if [run[1] for run in sorted(self._runs)] != [run[1] for run in self._runs]:
             self._put_in_order()
@@ -122,15 +130,26 @@ class Writer:
         return np.concatenate([*encoded, np.zeros(0, np.int64)])
 
     def _append(self, frames: np.ndarray, at: int) -> None:
-        parts = range(0, len(frames), _PART)
+        """Have frames compressed; of what is under way, wait for the oldest if it is much."""
         encode = self._encoder.encode
-        encoded = self._pool.map(lambda first: encode(frames[first : first + _PART], at + first), parts)
-        begin = self._end
-        for first, (lengths, data) in zip(parts, encoded, strict=True):
-            self._lengths[at + first : at + first + len(lengths)] = lengths
+        for first in range(0, len(frames), _PART):
+            rows = frames[first : first + _PART]
+            part = self._spare.pop() if self._spare else np.empty((_PART, self._frame), np.uint8)
+            part[: len(rows)] = rows  # the caller will use its memory again
+            under_way = self._pool.submit(encode, part[: len(rows)], at + first)
+            self._under_way.append((at + first, part, under_way))
+            self._put(most=2 * self._threads)
+
+    def _put(self, *, most: int) -> None:
+        """Put compressed parts on file, in the order in which they came, until few enough are under way."""
+        while len(self._under_way) > most:
+            at, part, under_way = self._under_way.popleft()
+            lengths, data = under_way.result()
+            self._spare.append(part)
+            self._lengths[at : at + len(lengths)] = lengths
             self._pack.put(data, self._end)
+            self._runs.append((at, self._end, len(data)))
             self._end += len(data)
-        self._runs.append((at, begin, self._end - begin))
 
     def _put_in_order(self) -> None:
         """Copy the blocks, which came in another order than the frames', into their order."""
@@ -162,7 +181,7 @@ class _Encoder:
     def __init__(self, content: bytes):
         self._start = layout.start_value(content)
         # A table of about as many entries as there are bytes to find, up to what is worth its memory.
-        entries = max(12, min(21, len(content).bit_length()))
+        entries = max(12, min(20, len(content).bit_length()))
         self._parameters = zstandard.ZstdCompressionParameters(
             **layout.PARAMETERS,
             hash_log=entries,
