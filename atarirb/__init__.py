@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from atarirb.verbs.env import env
     from atarirb.verbs.ingest import ingest
     from atarirb.verbs.preview import preview
-    from atarirb.verbs.record import record
+    from atarirb.verbs.record import LogsInfo, record
     from atarirb.verbs.show import show
     from atarirb.verbs.verify import verify
 
@@ -32,6 +32,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "AtarirbError": "errors",
     "DatasetInfo": "info",
+    "LogsInfo": "verbs.record",
     "Reader": "reader",
     "Recorder": "recording.recorder",
     "available_datasets": "catalog",
@@ -49,6 +50,7 @@ _HOMES = {
 __all__ = [
     "AtarirbError",
     "DatasetInfo",
+    "LogsInfo",
     "Reader",
     "Recorder",
     "available_datasets",

@@ -93,7 +93,7 @@ class BatchSizeError(AtarirbError, MemoryError):
 
 
 class ClosedError(AtarirbError, ValueError):
-    """A reader was used after `close`."""
+    """A reader, a recorder or games were used after `close`."""
 
 
 class MissingPackageError(AtarirbError, ImportError):

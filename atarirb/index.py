@@ -69,7 +69,7 @@ class EpisodeIndex:
 
     Args:
         starts: int64[E + 1], first step of each episode, and the steps in all.
-        terminal_end: bool[E], it ends by a terminal; otherwise what follows is not known.
+        terminal_end: bool[E], it ends by a terminal.
         head_cut: bool[E], its beginning is lost.
         final: int64[E], number of the frame to show after its last step; -1 for none. An episode
             that ends without a terminal, but with such a frame, was truncated.

@@ -22,6 +22,7 @@ from atarirb.errors import (
 from atarirb.index import EpisodeIndex, Legal
 from atarirb.info import DatasetInfo, describe
 from atarirb.store.dataset import Dataset
+from atarirb.store.manifest import RECORDED
 
 #: Lengths of slices whose starts are remembered.
 _MOST_LENGTHS = 16
@@ -77,7 +78,8 @@ def open(  # the name in atarirb's namespace, as gzip.open
         output: "numpy" or "jax".
         device: A `jax.Device` or `jax.sharding.Sharding` to put JAX arrays on.
         time_limit: What the end of an episode of exactly 27,000 steps is. The logs have a terminal
-            there, though the game went on: "terminated" leaves it so; "truncated" makes it a cut.
+            there, though the game went on: "terminated" leaves it so; "truncated" makes it a cut. Recordings
+            know which it was, and are not changed.
         final: The next observation at a terminal: "zeros", or "stored": the frame after the last
             action, where the dataset has it. Logs never do, recordings mostly.
 
@@ -122,7 +124,8 @@ class Reader:
         self._dataset: Dataset | None = _open_dataset(self._path)
         self._index = EpisodeIndex.of(
             self._dataset.episodes,
-            time_limit_terminates=options.time_limit == "terminated",
+            time_limit_terminates=options.time_limit == "terminated"
+            or self._dataset.manifest.layout == RECORDED,
             terminals_show_final=options.final == "stored",
         )
         self._recipe = _recipe(options, self._dataset)

@@ -219,6 +219,7 @@ def make_sparse(directory: Path, *, shards: int, steps: int = 1_000_000, episode
         name=f"{GAME}/1",
         layout="original",
         codec="raw",
+        parameters={},
         frame=store.ColumnRecord(shape=(84, 84), dtype="|u1"),
         extra={},
         writer_stack=4,

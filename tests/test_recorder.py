@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import atarirb
-from atarirb.errors import ArgumentError, BusyError, ClosedError, DatasetNotFoundError
+from atarirb.errors import ArgumentError, BusyError, ClosedError, DatasetError, DatasetNotFoundError
+from atarirb.recording import journal
 from atarirb.recording import recorder as module
 from tests import truth
 
@@ -481,3 +482,171 @@ def test_threads_may_add(tmp_path, quick):
         assert len(reader) == 800
         assert set(reader.episodes["length"]) == {20}
     np.testing.assert_array_equal(batch["observation"][:, 0, 0], batch["action"])
+
+
+class Full(OSError):
+    """A disk that is full."""
+
+
+def fail_at(monkeypatch, call):
+    """Let the `call`-th writing of a record fail, before or after a part of it is on file."""
+    calls = iter(range(10**9))
+    write = journal.Journal._add
+
+    def failing(self, kind, row, frame):
+        if next(calls) == call:
+            self._file.write(b"torn")
+            raise Full(28, "No space left on device")
+        write(self, kind, row, frame)
+
+    monkeypatch.setattr(journal.Journal, "_add", failing)
+
+
+@pytest.mark.parametrize("call", range(8))
+def test_a_record_that_cannot_be_written_takes_no_other_with_it(tmp_path, quick, monkeypatch, call):
+    """Whichever it is: the first of an episode, one in its midst, its last or its final frame."""
+    rng = np.random.default_rng(0)
+    episodes = [make_episode(rng, 3, "terminal", True) for _ in range(2)]
+    fail_at(monkeypatch, call)
+    path = tmp_path / "data"
+    kept = []
+    with atarirb.Recorder(path) as recorder:
+        for episode in episodes:
+            for step in range(3):
+                last = step == 2
+                try:
+                    recorder.add(
+                        episode.frames[step], episode.actions[step], episode.rewards[step], last, False,
+                        final_observation=episode.final if last else None,
+                    )  # fmt: skip
+                except Full:
+                    if call in (3, 7):  # the step was recorded, its final frame was not
+                        kept.append(episode.frames[step])
+                else:
+                    kept.append(episode.frames[step])
+    with atarirb.open(path) as reader:
+        np.testing.assert_array_equal(reader[:]["observation"], kept)
+        ends = reader.episodes["start"] + reader.episodes["length"]
+        assert ends.tolist() in ([3, 6], [3, 5], [2, 5], [5], [len(kept)])
+    assert atarirb.verify(path, deep=True).ok
+
+
+def test_an_interrupt_while_a_record_is_written_spoils_no_other(tmp_path, quick, monkeypatch):
+    episode = make_episode(np.random.default_rng(0), 4, "terminal", False)
+    path = tmp_path / "data"
+    with atarirb.Recorder(path) as recorder:
+        add(recorder, episode, steps=2)
+        file = recorder._journals[0]._file
+
+        class Interrupting:
+            def __getattr__(self, name):
+                return getattr(file, name)
+
+            def write(self, data):
+                file.write(data)
+                raise KeyboardInterrupt
+
+        recorder._journals[0]._file = Interrupting()
+        with pytest.raises(KeyboardInterrupt):
+            recorder.add(episode.frames[3], 0, 0, False, False)
+        recorder._journals[0]._file = file
+        for step in (2, 3):
+            recorder.add(episode.frames[step], episode.actions[step], episode.rewards[step], step == 3, False)
+    check(path, [episode])
+
+
+def test_a_manifest_that_could_not_be_written_repeats_no_step(tmp_path, quick, monkeypatch):
+    rng = np.random.default_rng(0)
+    episodes = [make_episode(rng, 3, "terminal", True) for _ in range(3)]
+    path = tmp_path / "data"
+    with atarirb.Recorder(path) as recorder:
+        add(recorder, episodes[0])
+        with monkeypatch.context() as patch:
+            patch.setattr(module.building, "finish", lambda *a, **k: (_ for _ in ()).throw(Full(28, "full")))
+            with pytest.raises(Full):
+                recorder.commit()
+        for episode in episodes[1:]:
+            add(recorder, episode)
+        assert recorder.steps == 9
+    check(path, episodes)
+    assert atarirb.verify(path, deep=True).ok
+
+
+def test_a_shard_that_cannot_be_read_stops_a_recorder(tmp_path, quick):
+    path = tmp_path / "data"
+    for _ in range(2):
+        with atarirb.Recorder(path) as recorder:
+            add(recorder, make_episode(np.random.default_rng(0), 3, "terminal", True))
+    before = contents(path)
+    (path / "00001/shard.json").write_bytes(b"{")
+    with pytest.raises(DatasetError, match="00001/shard.json: missing or damaged; put it back"):
+        atarirb.Recorder(path)
+    (path / "00001").rename(tmp_path / "moved")
+    with pytest.raises(DatasetError, match="00001: missing, though the manifest lists it"):
+        atarirb.Recorder(path)
+    (tmp_path / "moved").rename(path / "00001")
+    (path / "00001/shard.json").write_bytes(before["00001/shard.json"])
+    assert contents(path) == before
+
+
+def test_nothing_else_is_made_in_a_recordings_directory(tmp_path, quick):
+    steps, _ = truth.play(tmp_path / "Pong/1", [5, 6], capacity=20)
+    assert len(steps)
+    path = tmp_path / "data"
+    with atarirb.Recorder(path, name="Pong/1") as recorder:
+        add(recorder, make_episode(np.random.default_rng(0), 3, "terminal", True))
+        recorder.commit()
+        before = contents(path)
+        with pytest.raises(ArgumentError, match="holds a recording; name another"):
+            atarirb.ingest(tmp_path / "Pong/1", path)
+        atarirb.convert(path, tmp_path / "raw", codec="raw")
+        assert contents(path) == before
+    with pytest.raises(ArgumentError, match=r"holds Pong/1 \(recording\) with codec raw"):
+        atarirb.ingest(tmp_path / "Pong/1", tmp_path / "raw", codec="raw")
+    with pytest.raises(ArgumentError, match="not recorded there"):
+        atarirb.Recorder(tmp_path / "raw", codec="raw")
+
+
+def test_a_child_made_by_fork_leaves_the_recording_alone(tmp_path, quick):
+    episode = make_episode(np.random.default_rng(0), 4, "terminal", False)
+    with atarirb.Recorder(tmp_path / "data") as recorder:
+        add(recorder, episode, steps=2)
+        pid = os.fork()
+        if not pid:
+            try:
+                recorder.add(episode.frames[0], 0, 0, False, False)
+            except ClosedError:
+                recorder.close()
+                os._exit(0)
+            os._exit(1)
+        assert os.waitpid(pid, 0)[1] == 0
+        for step in (2, 3):
+            recorder.add(episode.frames[step], episode.actions[step], episode.rewards[step], step == 3, False)
+    check(tmp_path / "data", [episode])
+
+
+def test_a_recording_may_be_moved_and_keeps_its_note(tmp_path, quick):
+    note = {"sizes": (1, 2), "of": {"x": 1.5}}
+    with atarirb.Recorder(tmp_path / "a/1", note=note) as recorder:
+        add(recorder, make_episode(np.random.default_rng(0), 3, "terminal", True))
+    (tmp_path / "a").rename(tmp_path / "b")
+    with atarirb.Recorder(tmp_path / "b/1", note=note) as recorder:
+        assert recorder.steps == 3
+    assert atarirb.show(tmp_path / "b/1").name == "a/1"
+    with pytest.raises(ArgumentError, match="expected what JSON can hold"):
+        atarirb.Recorder(tmp_path / "c", note={"x": np.int64(1)})
+
+
+def test_values_that_would_not_be_kept_as_they_are_are_refused(tmp_path, quick):
+    frame = np.zeros(SHAPE, np.uint8)
+    with atarirb.Recorder(tmp_path / "data", clip_rewards=True, extra={"lives": "u1"}) as recorder:
+        for words, reward, lives in [
+            ("reward is inf", np.inf, 1), ("reward is 1e\\+39", 1e39, 1), ("lives is 1.7", 0, 1.7),
+            ("expected numbers", 0, 300), ("expected numbers", 0, "x"),
+        ]:  # fmt: skip
+            with pytest.raises(ArgumentError, match=words):
+                recorder.add(frame, 0, reward, False, False, lives=lives)
+        assert recorder.steps == 0
+    for name in ("environment", "self", "final_observation", "reward_unclipped"):
+        with pytest.raises(ArgumentError, match="may not be called"):
+            atarirb.Recorder(tmp_path / "other", extra={name: "i4"})

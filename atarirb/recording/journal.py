@@ -42,10 +42,17 @@ class Journal:
     Args:
         path: The file to make.
         row: dtype of the small columns, packed.
+
+    Attributes:
+        path: The same.
+        steps: Steps in it.
+        kind: Kind of its last record; STEP while it is empty.
     """
 
     def __init__(self, path: pathlib.Path, row: np.dtype):
         self.path = path
+        self.steps = 0
+        self.kind = STEP
         self._row = row
         self._before = np.zeros(0, np.uint8)
         self._size = 0
@@ -55,26 +62,25 @@ class Journal:
     def step(self, kind: int, frame: np.ndarray, row: np.ndarray) -> None:
         """Add a step: its frame, and the row of its small columns."""
         self._add(kind, row.tobytes(), frame)
+        self.steps += 1
 
     def final(self, frame: np.ndarray) -> None:
         """Add the frame after the last step."""
         self._add(FINAL, bytes(self._row.itemsize), frame)
 
     def _add(self, kind: int, row: bytes, frame: np.ndarray) -> None:
+        # What an error or an interrupt left half-done, or done and not counted, must have nothing behind it.
+        if self._file.tell() != self._size:
+            self._file.truncate(self._size)
+            self._file.seek(self._size)
         pixels = np.frombuffer(frame.tobytes(), np.uint8)
         change = pixels ^ self._before if len(self._before) else pixels
         content = bytes([kind]) + row + self._compressor.compress(change)
         record = _WORD.pack(len(content)) + content
         record += _WORD.pack(zlib_ng.crc32(record))
-        try:
-            if self._file.write(record) != len(record):  # a full disk may take a part
-                raise OSError(errno.ENOSPC, f"{self.path}: {os.strerror(errno.ENOSPC)}")
-        except BaseException:  # what is added later must not follow a torn record
-            self._file.truncate(self._size)
-            self._file.seek(self._size)
-            raise
-        self._before = pixels
-        self._size += len(record)
+        if self._file.write(record) != len(record):  # a full disk may take a part
+            raise OSError(errno.ENOSPC, f"{self.path}: {os.strerror(errno.ENOSPC)}")
+        self._before, self._size, self.kind = pixels, self._size + len(record), kind
 
     def close(self) -> None:
         """Close the file."""
@@ -114,11 +120,6 @@ class JournalRows:
         self.rows = np.frombuffer(bytes(rows), row)
         self.steps = int((self.kinds != FINAL).sum())
         self.final = self.steps < len(self.kinds)
-
-    @property
-    def ended(self) -> bool:
-        """Whether the episode has come to its end."""
-        return len(self.kinds) > 0 and self.kinds[-1] != STEP
 
     def terminal(self) -> np.ndarray:
         """Return the column ``terminal``, uint8[steps]; an episode that did not end is truncated."""

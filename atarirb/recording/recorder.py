@@ -17,13 +17,13 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import dataclasses
-import itertools
 import json
-import logging
+import operator
 import os
 import pathlib
+import shutil
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -32,22 +32,21 @@ from atarirb import sources
 from atarirb.arguments import one_of, positive
 from atarirb.batch import RESERVED
 from atarirb.errors import ArgumentError, ClosedError, DatasetError
-from atarirb.recording.journal import STEP, TERMINAL, TRUNCATED, Journal, JournalRows, mend
-from atarirb.store import building, codecs, shards
+from atarirb.recording import sealing
+from atarirb.recording.journal import FINAL, STEP, TERMINAL, TRUNCATED, Journal, JournalRows, mend
+from atarirb.store import building, codecs
 from atarirb.store import manifest as store
 from atarirb.store.files import write_file
 from atarirb.threads import cores
 
-_log = logging.getLogger(__name__)
-
-WORK = ".recording"
 _SETTINGS = "recording.json"
 _OPEN, _ENDED = "open-", "ended-"
 _UNCLIPPED = "reward_unclipped"
-#: Steps of the first shard at the least; each later one has at least a quarter of those before it.
-_FIRST_SHARD = 10_000
+#: Names that an extra column cannot be given by.
+_TAKEN = (_UNCLIPPED, "self", "environment", "final_observation")
+#: Steps of the first shard made in the background; a later one has a quarter of those before, up to the most.
+_FIRST_SHARD = 25_000
 _MOST_SHARD = 1_000_000
-_CHUNK = 256
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -119,24 +118,25 @@ class Recorder:
         one_of("codec", codec, tuple(codecs.CODECS))
         self._directory = pathlib.Path(path)
         self._environments = positive("environments", environments)
+        self._named = name is not None
+        self._pid = os.getpid()
         self._wanted = {
             "name": name or sources.run_name(path),
             "codec": codec,
             "clip_rewards": bool(clip_rewards),
             "extra": _extra(extra, clip_rewards),
-            "note": dict(note or {}),
+            "note": _plain(note or {}),
         }
         self._row = np.dtype([("action", "<i4"), ("reward", "<f4"), *self._wanted["extra"].items()])
         self._lock = threading.RLock()
         self._stack = contextlib.ExitStack()
         self._closed = False
         self._journals: dict[int, Journal] = {}
-        self._lengths: dict[int, int] = {}  # steps of the episodes under way
-        self._sealing: tuple[concurrent.futures.Future[None], list[int], int] | None = None
+        self._sealing: tuple[concurrent.futures.Future[None], int] | None = None
         self._failure: Exception | None = None  # of the background, to be raised by the next call
         self._sealer = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="atarirb-record")
-        self._work = self._directory / WORK
-        self._stack.enter_context(building.claimed(self._directory, WORK))
+        self._work = self._directory / building.RECORDING
+        self._stack.enter_context(building.claimed(self._directory, building.RECORDING))
         try:
             self._settings = self._read_settings()
             self._recover()
@@ -147,7 +147,9 @@ class Recorder:
     @property
     def steps(self) -> int:
         """Steps recorded, those of episodes under way included."""
-        return self._sealed_steps + self._ended_steps + sum(self._lengths.values())
+        with self._lock:
+            under_way = sum(journal.steps for journal in self._journals.values())
+            return self._sealed_steps + self._ended_steps + under_way
 
     def add(
         self,
@@ -176,26 +178,28 @@ class Recorder:
 
         Raises:
             ArgumentError: A value cannot be; nothing was recorded.
-            ClosedError: The recorder is closed.
+            OSError: The disk is full, for example, now or when a shard was made in the background; the step
+                was not recorded, and what was is kept.
+            ClosedError: The recorder is closed, or is another process's.
         """
         with self._lock:
-            self._check_open(environment)
-            frame = self._frame("observation", observation)
+            number = self._check_open(environment)
             row = self._values(action, reward, extra)
             ends = bool(terminated) or bool(truncated)
             if final_observation is not None and not ends:
                 raise ArgumentError("final_observation goes with the last step of an episode")
+            frame = self._frame("observation", observation)
             final = None if final_observation is None else self._frame("final_observation", final_observation)
             kind = TERMINAL if terminated else TRUNCATED if truncated else STEP
-            journal = self._journals.get(environment)
+            journal = self._journals.get(number)
+            if journal is not None and journal.kind != STEP:  # an error or an interrupt came before its end
+                self._end(number, None)
+                journal = None
             if journal is None:
-                path = self._work / f"{_OPEN}{environment}"
-                journal = self._journals[environment] = Journal(path, self._row)
-                self._lengths[environment] = 0
+                journal = self._journals[number] = Journal(self._work / f"{_OPEN}{number}", self._row)
             journal.step(kind, frame, row)
-            self._lengths[environment] += 1
             if ends:
-                self._end(environment, final)
+                self._end(number, final)
 
     def truncate(self, environment: int = 0, *, final_observation: np.ndarray | None = None) -> None:
         """Break the episode of an environment off after its last step; nothing if there is none.
@@ -208,12 +212,10 @@ class Recorder:
             ArgumentError, ClosedError: As for `add`.
         """
         with self._lock:
-            self._check_open(environment)
-            if environment in self._journals:
-                final = (
-                    None if final_observation is None else self._frame("final_observation", final_observation)
-                )
-                self._end(environment, final)
+            number = self._check_open(environment)
+            if number in self._journals:
+                final = final_observation
+                self._end(number, None if final is None else self._frame("final_observation", final))
 
     def commit(self) -> None:
         """Make a shard of the episodes that have ended, so that they can be read now."""
@@ -234,6 +236,8 @@ class Recorder:
             if self._closed:
                 return
             self._closed = True
+            if os.getpid() != self._pid:  # forked: the files are another process's
+                return
             try:
                 for environment in sorted(self._journals):
                     self._end(environment, None)
@@ -244,10 +248,19 @@ class Recorder:
                 self._let_go()
 
     def _let_go(self) -> None:
-        self._sealer.shutdown()
-        for journal in self._journals.values():
-            journal.close()
-        self._stack.close()
+        """Close the files and the lock, but not while a shard is being made, however often interrupted."""
+        while self._sealing is not None:
+            try:
+                concurrent.futures.wait([self._sealing[0]])
+            except KeyboardInterrupt:
+                continue
+            break
+        try:
+            self._sealer.shutdown(wait=False)
+            for journal in self._journals.values():
+                journal.close()
+        finally:
+            self._stack.close()
 
     @property
     def _is_dataset(self) -> bool:
@@ -261,10 +274,15 @@ class Recorder:
 
     # What it checks.
 
-    def _check_open(self, environment: int) -> None:
-        if self._closed:
+    def _check_open(self, environment: int) -> int:
+        """Raise what there is to raise before any work; return the environment's number."""
+        if self._closed or os.getpid() != self._pid:
             raise ClosedError(f"the recorder of {self._directory} is closed; make a new one to go on")
-        if not 0 <= environment < self._environments:
+        try:
+            number = int(operator.index(environment))
+        except TypeError:
+            number = -1
+        if not 0 <= number < self._environments:
             raise ArgumentError(
                 f"environment {environment}, expected 0 to {self._environments - 1}; environments= says how "
                 f"many there are"
@@ -274,6 +292,7 @@ class Recorder:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
+        return number
 
     def _frame(self, name: str, observation: np.ndarray) -> np.ndarray:
         frame = np.asarray(observation)
@@ -301,8 +320,11 @@ class Recorder:
             raise ArgumentError(f"values {values}, expected numbers of {self._row}: {error}") from error
         if row["action"] != action or action < 0:
             raise ArgumentError(f"action is {action!r}, expected an index into the game's minimal set")
-        if not np.isfinite(row["reward"]):
+        if not np.isfinite([row["reward"], row[_UNCLIPPED] if self._wanted["clip_rewards"] else 0]).all():
             raise ArgumentError(f"reward is {reward!r}, expected a finite number")
+        for name, value in extra.items():
+            if row[name].dtype.kind in "iub" and row[name] != value:
+                raise ArgumentError(f"{name} is {value!r}, expected {row[name].dtype}")
         return row
 
     # Its settings.
@@ -318,8 +340,10 @@ class Recorder:
         """Read what is recorded here, refusing what is not the same as now."""
         path = self._work / _SETTINGS
         if not path.exists():
-            if self._is_dataset or any(self._directory.glob("[0-9]*")):
+            if self._is_dataset or _shard_places(self._directory):
                 raise ArgumentError(f"{self._directory} holds a dataset that was not recorded there")
+            if (self._directory / building.WORK).exists():
+                raise ArgumentError(f"{self._directory} holds the beginning of an ingest or a convert")
             return None
         try:
             content = json.loads(path.read_bytes())
@@ -328,7 +352,7 @@ class Recorder:
             raise DatasetError(f"{path}: damaged: {error}") from error
         for field, value in self._wanted.items():
             found = getattr(settings, field)
-            if found != value:
+            if found != value and (field != "name" or self._named):
                 raise ArgumentError(
                     f"{self._directory} is a recording with {field} {found!r}, not {value!r}; go on with "
                     f"that, or name another directory"
@@ -339,33 +363,34 @@ class Recorder:
 
     def _recover(self) -> None:
         """Take stock of what is there: shards, journals of episodes that ended, and of one cut off."""
-        records = []
-        for path in sorted(self._directory.glob("[0-9]*")):
-            record = store.read_record(path)
-            if record is not None and record.directory == path.name:
-                records.append(record)
-        self._shards = records
-        self._sealed_steps = sum(record.steps for record in records)
-        first = max((int(record.source["last_episode"]) + 1 for record in records), default=0)
+        self._shards = [_record(path) for path in _shard_places(self._directory)]
+        if self._is_dataset:
+            there = {shard.directory for shard in self._shards}
+            for shard in store.read_manifest(self._directory).shards:
+                if shard.directory not in there:
+                    place = self._directory / shard.directory
+                    raise DatasetError(f"{place}: missing, though the manifest lists it")
+        self._sealed_steps = sum(shard.steps for shard in self._shards)
+        first = self._last_sealed + 1
         for path in self._work.iterdir():
             if path.is_dir():
-                building.clear(path)
-                path.rmdir()
-            elif path.name.startswith(_ENDED) and int(path.name.removeprefix(_ENDED)) < first:
+                shutil.rmtree(path)
+            elif path.name.startswith(_ENDED) and _number(path, _ENDED) < first:
                 path.unlink()  # it is in a shard
-        ended = sorted(int(path.name.removeprefix(_ENDED)) for path in self._work.glob(f"{_ENDED}*"))
-        self._ended = ended
-        self._next_episode = max([first, *(number + 1 for number in ended)])
+        self._next_episode = max([first, *(number + 1 for number in self._ended())])
         self._ended_steps = 0
-        for number in list(ended):
-            self._ended_steps += self._rows(self._work / f"{_ENDED}{number}").steps
-        for path in sorted(self._work.glob(f"{_OPEN}*"), key=lambda path: int(path.name.removeprefix(_OPEN))):
+        for kind, number in [(_ENDED, number) for number in self._ended()] + [
+            (_OPEN, number) for number in _numbers(self._work, _OPEN)
+        ]:
+            path = self._work / f"{kind}{number}"
             rows = self._rows(path)
             if not rows.steps:
                 path.unlink()
-                continue
-            mend(path, rows.bytes)
-            self._file_away(path, rows.steps)
+            elif kind == _ENDED:
+                self._ended_steps += rows.steps
+            else:
+                mend(path, rows.bytes)
+                self._file_away(path, rows.steps)
         if self._shards and not self._is_current():
             self._write_manifest()
 
@@ -374,20 +399,34 @@ class Recorder:
         return JournalRows(path, self._row, self._settings.shape, np.dtype(self._settings.dtype))
 
     def _end(self, environment: int, final: np.ndarray | None) -> None:
-        """Take an episode that has come to its end in."""
+        """Take an episode that has come to its end in; again, where an interrupt came between."""
         journal = self._journals[environment]
-        if final is not None:
+        if final is not None and journal.steps and journal.kind != FINAL:
             journal.final(final)
+        if journal.kind == STEP:
+            journal.kind = TRUNCATED  # nothing more is added to it
+        if journal.path.exists():
+            if journal.steps:
+                self._file_away(journal.path, journal.steps)
+            else:
+                journal.path.unlink()
         journal.close()
         del self._journals[environment]
-        self._file_away(journal.path, self._lengths.pop(environment))
         self._seal_if_enough()
 
     def _file_away(self, path: pathlib.Path, steps: int) -> None:
-        os.rename(path, self._work / f"{_ENDED}{self._next_episode}")
-        self._ended.append(self._next_episode)
-        self._next_episode += 1
+        number = self._next_episode
+        self._next_episode += 1  # first: no other episode must ever get this one's name
+        os.rename(path, self._work / f"{_ENDED}{number}")
         self._ended_steps += steps
+
+    def _ended(self) -> list[int]:
+        """List the episodes that have ended and are in no shard, by the files there are."""
+        return _numbers(self._work, _ENDED)
+
+    @property
+    def _last_sealed(self) -> int:
+        return max((int(shard.source["last_episode"]) for shard in self._shards), default=-1)
 
     def _seal_if_enough(self) -> None:
         enough = min(max(_FIRST_SHARD, self._sealed_steps // 4), _MOST_SHARD)
@@ -401,79 +440,50 @@ class Recorder:
 
     def _seal(self, threads: int = 1) -> None:
         """Begin to make a shard of the episodes that have ended, by so many threads."""
-        if not self._ended:
+        episodes = self._ended()
+        if not episodes:
             return
+        self._sealing = self._sealer.submit(self._make_shard, episodes, threads), self._ended_steps
         # Counted at once, so that where shards end does not depend on how long it takes to make them.
-        episodes, steps = self._ended, self._ended_steps
-        self._ended, self._ended_steps = [], 0
-        self._sealed_steps += steps
-        self._sealing = self._sealer.submit(self._make_shard, episodes, threads), episodes, steps
+        self._sealed_steps += self._ended_steps
+        self._ended_steps = 0
 
     def _wait(self) -> None:
         """Wait for the shard that is being made; if that fails, its episodes wait for the next one."""
         if self._sealing is None:
             return
-        future, episodes, steps = self._sealing
+        future, steps = self._sealing
         try:
             future.result()
         except Exception:
-            self._ended[:0] = episodes
-            self._ended_steps += steps
-            self._sealed_steps -= steps
+            made = sum(shard.steps for shard in self._shards)
+            if made < self._sealed_steps:  # the shard itself, not only the manifest, could not be made
+                self._sealed_steps = made
+                self._ended_steps += steps
             self._sealing = None
             raise
         self._sealing = None
 
     def _make_shard(self, episodes: list[int], threads: int) -> None:
         """Make a shard of episodes, tell of it in the manifest, and let their journals go."""
-        paths = [self._work / f"{_ENDED}{number}" for number in episodes]
-        made = int(self._shards[-1].source["last_episode"]) if self._shards else -1
-        if made < episodes[-1]:  # or what failed before was the manifest
-            self._shards.append(self._write_shard(paths, episodes[-1], threads))
-        self._write_manifest()
-        for path in paths:
-            path.unlink()
-
-    def _write_shard(self, paths: list[pathlib.Path], last_episode: int, threads: int) -> store.ShardRecord:
         assert self._settings is not None
-        journals = [self._rows(path) for path in paths]
-        steps = sum(journal.steps for journal in journals)
-        first = self._shards[-1].adds[1] if self._shards else 0
-        ends = np.cumsum([journal.steps for journal in journals])
-        finals = ends[[journal.final for journal in journals]] - 1
-        split = self._shards[-1].split + 1 if self._shards else 0
-        partial = self._work / store.shard_name(split)
-        if partial.exists():
-            building.clear(partial)
-            partial.rmdir()
-        shard = shards.ShardWriter(self._work, self._directory, split)
-        rows = np.concatenate([journal.rows[: journal.steps] for journal in journals])
-        shard.column("terminal", np.concatenate([journal.terminal() for journal in journals]))
-        for column in rows.dtype.names or ():
-            shard.column(column, np.ascontiguousarray(rows[column]))
-        shape, dtype = self._settings.shape, np.dtype(self._settings.dtype)
-        kind = codecs.codec(self._settings.codec)
-        count = steps + len(finals)
-        samples = _sample(journals, kind.sampled(count, shape, dtype), shape, dtype)
-        frames = kind.Writer(shard.directory, count, shape, dtype, samples=samples, threads=threads)
-        try:
-            everything = _in_order(journals)
-            for begin in range(0, count, _CHUNK):
-                frames.write(np.stack(list(itertools.islice(everything, _CHUNK))), begin)
-        except BaseException:
-            frames.abandon()
-            raise
-        shard.keep(frames.close())
-        return shard.finish(
-            segments=np.array([[0, first]], np.int64),
-            finals=finals.astype(np.int64),
-            steps=steps,
-            adds=(first, first + steps),
-            capacity=2**62,
-            head="start",
-            clipped=shards.clipped(rows["reward"]),
-            source={"last_episode": str(last_episode)},
-        )
+        new = [number for number in episodes if number > self._last_sealed]
+        if new:  # or what failed before was the manifest
+            record = sealing.write_shard(
+                self._work,
+                self._directory,
+                self._shards[-1] if self._shards else None,
+                [self._rows(self._work / f"{_ENDED}{number}") for number in new],
+                codec=self._settings.codec,
+                shape=self._settings.shape,
+                dtype=np.dtype(self._settings.dtype),
+                source={"last_episode": str(new[-1])},
+                threads=threads,
+            )
+            self._shards.append(record)
+        self._write_manifest()
+        for number in episodes:
+            (self._work / f"{_ENDED}{number}").unlink(missing_ok=True)
 
     def _write_manifest(self) -> None:
         assert self._settings is not None
@@ -482,7 +492,7 @@ class Recorder:
             self._directory,
             tuple(self._shards),
             name=settings.name,
-            layout="recording",
+            layout=store.RECORDED,
             codec=settings.codec,
             frame=store.ColumnRecord(shape=settings.shape, dtype=settings.dtype),
             extra={
@@ -495,35 +505,40 @@ class Recorder:
         return self._is_dataset and store.read_manifest(self._directory).shards == tuple(self._shards)
 
 
-def _in_order(journals: list[JournalRows]) -> Iterator[np.ndarray]:
-    """Read the frames of all steps, then the final ones."""
-    finals = []
-    for journal in journals:
-        frames = journal.frames()
-        yield from itertools.islice(frames, journal.steps)
-        finals += frames
-    yield from finals
+def _numbers(work: pathlib.Path, kind: str) -> list[int]:
+    """List the numbers of a kind of journal that is there, rising."""
+    paths = work.glob(f"{kind}*")
+    return sorted(_number(path, kind) for path in paths if path.name.removeprefix(kind).isdecimal())
 
 
-def _sample(
-    journals: list[JournalRows], wanted: np.ndarray, shape: tuple[int, ...], dtype: np.dtype
-) -> np.ndarray:
-    """Read some frames, numbered as they come in order."""
-    samples = np.empty((len(wanted), *shape), dtype)
-    if len(wanted):
-        picked = iter(wanted.tolist())
-        place, soon = 0, next(picked)
-        for number, frame in enumerate(_in_order(journals)):
-            if number == soon:
-                samples[place] = frame
-                place, soon = place + 1, next(picked, -1)
-    return samples
+def _number(path: pathlib.Path, kind: str) -> int:
+    number = path.name.removeprefix(kind)
+    return int(number) if number.isdecimal() else -1
+
+
+def _shard_places(directory: pathlib.Path) -> list[pathlib.Path]:
+    return sorted(path for path in directory.glob("[0-9]*") if len(path.name) >= 5 and path.name.isdecimal())
+
+
+def _record(path: pathlib.Path) -> store.ShardRecord:
+    record = store.read_record(path)
+    if record is None or "last_episode" not in record.source:
+        raise DatasetError(f"{path / store.RECORD}: missing or damaged; put it back, or move {path} away")
+    return record
+
+
+def _plain(note: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a note as it will be read again."""
+    try:
+        return json.loads(json.dumps(dict(note)))
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"note is {note!r}, expected what JSON can hold: {error}") from None
 
 
 def _extra(extra: Mapping[str, Any] | None, clip_rewards: bool) -> dict[str, str]:
     found = {}
     for name, dtype in (extra or {}).items():
-        if name in RESERVED or not name.isidentifier() or name == _UNCLIPPED:
+        if name in RESERVED or not name.isidentifier() or name in _TAKEN:
             raise ArgumentError(f"an extra column may not be called {name!r}")
         try:
             found[name] = np.dtype(dtype).str

@@ -77,7 +77,7 @@ class Games:
         entry = catalog.game(game)
         self.actions = len(entry.minimal_actions)
         self.count = arguments.positive("count", count)
-        threads = min(self.count, arguments.positive("threads", threads or cores()))
+        threads = min(self.count, arguments.positive("threads", cores() if threads is None else threads))
         self._time_limit = arguments.positive("time_limit", time_limit, most=2**28)
         try:
             import ale_py
@@ -171,7 +171,7 @@ class Games:
     def close(self) -> None:
         """Give the emulators' threads and memory back; later calls do nothing."""
         if not self._closed:
-            self._closed = True
+            self._closed, self._in_flight = True, False
             # A round under way is dropped, not waited for: an interrupt may have come after it was taken.
             del self._emulators
 

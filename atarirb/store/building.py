@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from atarirb.errors import ArgumentError, BusyError, DiskSpaceError
 from atarirb.info import DatasetInfo, describe
+from atarirb.store import codecs
 from atarirb.store import manifest as store
 from atarirb.store.episodes import column_rows, episode_table, final_steps
 from atarirb.store.files import record_of, write_file
@@ -28,6 +29,8 @@ _log = logging.getLogger(__name__)
 
 #: Where ingest and convert put what is half-written, below the dataset's directory.
 WORK = ".ingest"
+#: Where a recorder does.
+RECORDING = ".recording"
 _LOCK = "lock"
 
 
@@ -105,18 +108,26 @@ def clear(work: pathlib.Path) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def held(directory: pathlib.Path, name: str, codec: str) -> dict[int, store.ShardRecord]:
+def held(directory: pathlib.Path, name: str, layout: str, codec: str) -> dict[int, store.ShardRecord]:
     """Read the records of the shards already there, by split.
+
+    Args:
+        directory: The dataset's directory.
+        name: The run's id.
+        layout: Layout of the source.
+        codec: How frames are kept.
 
     Raises:
         ArgumentError: The directory holds another dataset.
     """
+    if (directory / RECORDING).exists():
+        raise ArgumentError(f"{directory} holds a recording; name another directory, or remove that one")
     if (directory / store.MANIFEST).exists():
         there = store.read_manifest(directory)
-        if (there.name, there.codec) != (name, codec):
+        if (there.name, there.layout, there.codec) != (name, layout, codec):
             raise ArgumentError(
-                f"{directory} holds {there.name} with codec {there.codec}, not {name} with {codec}; "
-                f"name another directory, or remove that one"
+                f"{directory} holds {there.name} ({there.layout}) with codec {there.codec}, not {name} "
+                f"({layout}) with {codec}; name another directory, or remove that one"
             )
     records = {}
     for path in sorted(directory.glob("[0-9]*")):
@@ -198,6 +209,7 @@ def finish(
         name=name,
         layout=layout,
         codec=codec,
+        parameters=codecs.codec(codec).PARAMETERS,
         frame=frame,
         extra=dict(extra),
         writer_stack=writer_stack,

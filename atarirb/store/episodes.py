@@ -70,7 +70,8 @@ def read_episodes(directory: pathlib.Path, manifest: Manifest) -> np.ndarray:
     table = np.array(map_npy(path, (manifest.episodes,), EPISODE))
     stops = np.cumsum(table["length"])
     covered = stops[-1] if len(stops) else 0
-    sound = (table["length"] > 0).all() and (table["start"] == np.append(0, stops)[:-1]).all()
+    lengths = (table["length"] > 0) & (table["length"] <= manifest.steps)  # or their sums could wrap
+    sound = lengths.all() and (table["start"] == np.append(0, stops)[:-1]).all()
     frames = manifest.steps + sum(shard.finals for shard in manifest.shards)
     shown = table["final"][table["final"] != -1]
     sound = sound and ((shown >= manifest.steps) & (shown < frames)).all()

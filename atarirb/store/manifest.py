@@ -67,6 +67,9 @@ COLUMNS = {
     "terminal": np.dtype(np.uint8),
 }
 
+#: The layout of what was recorded and is in no log.
+RECORDED = "recording"
+
 #: What ``terminal`` is where an episode was truncated.
 TRUNCATED = 2
 
@@ -169,6 +172,7 @@ class Manifest:
         name: The run's id, as ``"Pong/1"``.
         layout: Layout of the source files.
         codec: How frames are kept.
+        parameters: What the codec's files were made with; reading needs none of it.
         frame: Shape and dtype of a frame.
         extra: Extra columns by name.
         writer_stack: Frames the log's writer stacked.
@@ -184,6 +188,7 @@ class Manifest:
     name: str
     layout: str
     codec: str
+    parameters: dict[str, int]
     frame: ColumnRecord
     extra: dict[str, ColumnRecord]
     writer_stack: int
@@ -328,7 +333,10 @@ def _dump(record: Manifest | ShardRecord) -> bytes:
 
 def _column(entry: dict[str, Any]) -> ColumnRecord:
     np.dtype(entry["dtype"])  # raises TypeError for what is none
-    return _typed(ColumnRecord, {**entry, "shape": tuple(map(operator.index, entry["shape"]))})
+    shape = tuple(map(operator.index, entry["shape"]))
+    if min(shape, default=0) < 0:
+        raise ValueError(f"shape is {shape}")
+    return _typed(ColumnRecord, {**entry, "shape": shape})
 
 
 def _record(entry: dict[str, Any]) -> ShardRecord:

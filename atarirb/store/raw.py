@@ -4,6 +4,7 @@ A codec is a module with the names below; `atarirb.store.codecs` lists them. Rea
 know nothing else of how frames are kept.
 
     NAME                                     as the manifest calls it
+    PARAMETERS                          what its files are made with, for the manifest
     files()                             names of a shard's frame files
     disk_bytes(frames, shape, dtype, source)
                                         bytes they take, about, of frames that were `source` bytes packed
@@ -29,6 +30,7 @@ from atarirb.store.files import FileRecord
 from atarirb.store.npy import NpyRows, NpyWriter, header, map_npy
 
 NAME = "raw"
+PARAMETERS: dict[str, int] = {}
 _FILE = "observation.npy"
 
 
@@ -117,7 +119,7 @@ class Frames:
             index: int64[B].
             out: [B, *shape], C-contiguous.
         """
-        kernels.active().frames(ticket, self._bases, self._offsets, index, _as_bytes(out))
+        kernels.active().frames(ticket, self._bases, self._offsets, index, as_bytes(out))
 
     def pairs(
         self,
@@ -129,7 +131,7 @@ class Frames:
     ) -> None:
         """Gather two frames per row, as `frames` does."""
         kernels.active().pairs(
-            ticket, self._bases, self._offsets, index, next_index, _as_bytes(out), _as_bytes(next_out)
+            ticket, self._bases, self._offsets, index, next_index, as_bytes(out), as_bytes(next_out)
         )
 
     def stacks(
@@ -145,7 +147,7 @@ class Frames:
             out: [B, *shape, S], C-contiguous.
         """
         kernels.active().stacks(
-            ticket, self._bases, self._offsets, index, newest, first, self._blank, _as_pixels(out)
+            ticket, self._bases, self._offsets, index, newest, first, self._blank, as_pixels(out)
         )
 
     def stack_pairs(
@@ -168,8 +170,8 @@ class Frames:
             next_newest,
             first,
             self._blank,
-            _as_pixels(out),
-            _as_pixels(next_out),
+            as_pixels(out),
+            as_pixels(next_out),
         )
 
 
@@ -215,9 +217,11 @@ def firsts(steps: Sequence[int], finals: Sequence[int]) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
 
 
-def _as_bytes(out: np.ndarray) -> np.ndarray:
+def as_bytes(out: np.ndarray) -> np.ndarray:
+    """View [B, ...] as uint8[B, bytes]."""
     return out.reshape(len(out), math.prod(out.shape[1:])).view(np.uint8)
 
 
-def _as_pixels(out: np.ndarray) -> np.ndarray:
+def as_pixels(out: np.ndarray) -> np.ndarray:
+    """View [B, ..., S] as [B, pixels, S]."""
     return out.reshape(len(out), math.prod(out.shape[1:-1]), out.shape[-1])

@@ -75,10 +75,14 @@ def convert(
     manifest, episodes = read_tables(origin)
     if origin.resolve() == directory.resolve():
         raise ArgumentError(f"{directory} is the dataset to be converted; name another directory for the new")
-    reads = codecs.codec(manifest.codec)
-    table = b"".join(_pieces(origin / manifest.episodes_name, manifest.episodes_file))
+    reads = codecs.CODECS.get(manifest.codec)
+    if reads is None:
+        raise DatasetError(
+            f"{origin}: frames kept as {manifest.codec!r}, this atarirb reads {', '.join(codecs.CODECS)}"
+        )
+    table = header(episodes.shape, episodes.dtype) + episodes.tobytes()
     with building.exclusive(directory) as work:
-        held = building.held(directory, manifest.name, kind.NAME)
+        held = building.held(directory, manifest.name, manifest.layout, kind.NAME)
         building.refuse_strange(directory, held, [shard.split for shard in manifest.shards], origin)
         share = max(1, threads // len(manifest.shards))
         planned = [
@@ -96,7 +100,7 @@ def convert(
             raise _failed(failures, len(planned) - len(failures), origin)
         records = [store.read_record(directory / shard.directory) for shard in manifest.shards]
         shards = tuple(record for record in records if record is not None)
-        made = dataclasses.replace(manifest, codec=kind.NAME, shards=shards)
+        made = dataclasses.replace(manifest, codec=kind.NAME, parameters=kind.PARAMETERS, shards=shards)
         building.put_manifest(directory, made, table)
     return describe(out, made, episodes)
 
@@ -257,15 +261,13 @@ def _pieces(path: pathlib.Path, record: FileRecord) -> Iterator[bytes]:
 
 def _compare(path: pathlib.Path, found: str, record: FileRecord) -> None:
     if found != record.crc32:
-        raise DatasetError(
-            f"{path}: checksum {found}, expected {record.crc32}; its bytes have changed: make the shard anew"
-        )
+        raise DatasetError(f"{path}: checksum {found}, expected {record.crc32}; its bytes have changed")
 
 
 def _failed(failures: Mapping[int, Exception], others: int, origin: pathlib.Path) -> ConvertError:
     lines, kept = jobs.listed(failures, others)
     return ConvertError(
         f"{len(failures)} of {len(failures) + others} shards of {origin} failed:\n{lines}\n"
-        f"{kept}Mend that dataset, by ingesting its splits anew, and run the same command again.",
+        f"{kept}Mend that dataset, from its source, and run the same command again.",
         failures,
     )

@@ -66,7 +66,7 @@ def ingest(
     directory = pathlib.Path(out)
     wanted = _wanted(logs, splits)
     with building.exclusive(directory) as work:
-        held = building.held(directory, name, kind.NAME)
+        held = building.held(directory, name, logs.layout, kind.NAME)
         building.refuse_strange(directory, held, logs.splits, logs.directory)
         wanted = sorted({*wanted, *held})  # what is there must still be what the log says
         plan = make_plan(logs, threads)

@@ -22,7 +22,7 @@ from atarirb.recording.playing import play
 from atarirb.recording.recorder import Recorder
 from atarirb.recording.ring_log import RingLog
 from atarirb.sources.ale import Games
-from atarirb.store import codecs
+from atarirb.store import building, codecs
 from atarirb.store.files import write_file
 from atarirb.threads import cores
 from atarirb.verbs.show import show
@@ -109,6 +109,8 @@ def record(
     steps = positive("steps", steps)
     count = 4 * cores() if environments is None else positive("environments", environments)
     acting = policies.load(policy) if isinstance(policy, str) else policy
+    if operator.index(seed) < 0:
+        raise ArgumentError(f"seed is {seed}, expected 0 or more")
     note = {"game": title, "seed": operator.index(seed), "environments": count, "policy": _spell(policy)}
     directory = pathlib.Path(out)
     if replay_logs:
@@ -161,22 +163,22 @@ def _record_logs(
     """Record a dataset beside the logs, write the logs from it, and leave those alone."""
     logs, settings = directory / "replay_logs", directory / _SETTINGS
     wanted = {**note, "steps": steps, "capacity": capacity}
-    if logs.exists() or settings.exists():
-        found = json.loads(settings.read_bytes()) if settings.exists() else None
-        if found != wanted:
-            raise ArgumentError(
-                f"{directory} holds replay logs of {found or 'unknown play'}, expected {wanted}; name "
-                f"another directory, or remove that one"
-            )
-    else:
-        play_directory = directory / ".play"
-        _record(play_directory, sources.run_name(directory), "packed", game, steps, policy, note, progress)
-        partial = play_directory / ".logs"
-        shutil.rmtree(partial, ignore_errors=True)
-        _write_logs(play_directory, partial, capacity, progress)
-        os.rename(partial / "replay_logs", logs)
-        write_file(settings, (json.dumps(wanted) + "\n").encode())
-        shutil.rmtree(play_directory)
+    found = json.loads(settings.read_bytes()) if settings.exists() else None
+    if found != (wanted if found or logs.exists() else None):
+        raise ArgumentError(
+            f"{directory} holds replay logs of {found or 'unknown play'}, expected {wanted}; name another "
+            f"directory, or remove that one"
+        )
+    with building.claimed(directory, ".play") as work:
+        if not logs.exists():
+            name = sources.run_name(directory)
+            _record(work / "data", name, "packed", game, steps, policy, note, progress)
+            shutil.rmtree(work / "logs", ignore_errors=True)
+            _write_logs(work / "data", work / "logs", capacity, progress)
+            write_file(settings, (json.dumps(wanted) + "\n").encode())
+            os.rename(work / "logs/replay_logs", logs)
+        for name in ("data", "logs"):
+            shutil.rmtree(work / name, ignore_errors=True)
     files = list(logs.iterdir())
     return LogsInfo(
         path=os.fspath(directory),
@@ -201,7 +203,7 @@ def _write_logs(dataset: pathlib.Path, directory: pathlib.Path, capacity: int, p
 
 
 def _spell(policy: str | policies.Policy) -> str:
-    """Name a policy, so that another one does not go on with its recording."""
+    """Name a policy; one of another name does not go on with its recording."""
     if isinstance(policy, str):
         return policy
     return f"{policy.__module__}:{getattr(policy, '__qualname__', type(policy).__qualname__)}"

@@ -103,6 +103,8 @@ def verify(path: str | os.PathLike[str], *, deep: bool = False, progress: bool =
     if deep:  # also where checksums differ: that tells which frames are lost, and which are not
         problems += _check_frames(directory, manifest, progress)
     problems = list(dict.fromkeys(problems))
+    if problems and read_manifest(directory) != manifest:  # it grew, or was made anew, meanwhile
+        return verify(path, deep=deep, progress=progress)
     return Report(
         path=os.fspath(path), files=len(files), bytes=manifest.bytes, deep=deep, problems=tuple(problems)
     )

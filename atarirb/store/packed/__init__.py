@@ -22,7 +22,7 @@ final frames). A block of L bytes is::
     offset  uint64       where the first one's block begins in ``observation.pack``
     length  uint16[32]   L of each; uint32[32] where frames have more than 32,768 bytes
 
-The parameters that the blocks were made with are in the manifest; reading needs none of them.
+The manifest keeps the parameters that the blocks were made with; reading needs none of them.
 """
 
 from __future__ import annotations

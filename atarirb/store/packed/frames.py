@@ -15,7 +15,7 @@ from atarirb import kernels, threads
 from atarirb.errors import DatasetError
 from atarirb.store.npy import map_npy
 from atarirb.store.packed import layout, libzstd, plain
-from atarirb.store.raw import firsts
+from atarirb.store.raw import as_bytes, as_pixels, firsts
 
 
 class Frames:
@@ -69,9 +69,10 @@ class Frames:
         self._loaded: set[int] = set()  # the shards whose templates the decoder has
         self._missing = len(steps)
         blank = np.zeros(math.prod(shape), self.dtype)  # what stands where there is no frame
-        library = libzstd.library() if kernels.compiles() else None
-        kind = _Plain if library is None or self.dtype.itemsize not in (1, 2, 4, 8) else _Compiled
-        self._decoder = kind(self, library, blank)
+        # The kernels read little-endian numbers, and move values of these sizes.
+        able = kernels.compiles() and np.little_endian and self.dtype.itemsize in (1, 2, 4, 8)
+        library = libzstd.library()
+        self._decoder = _Compiled(self, library, blank) if able and library else _Plain(self, blank)
 
     def frames(self, ticket: np.ndarray, index: np.ndarray, out: np.ndarray) -> None:
         """Gather frames; see `atarirb.store.raw.Frames`.
@@ -80,7 +81,7 @@ class Frames:
             DatasetError: A block is damaged.
         """
         self.load(index)
-        self._check(self._decoder.frames(ticket, index, _as_bytes(out)))
+        self._check(self._decoder.frames(ticket, index, as_bytes(out)))
 
     def pairs(
         self,
@@ -92,7 +93,7 @@ class Frames:
     ) -> None:
         """Gather two frames per row, as `frames` does."""
         self.load(index, next_index)
-        self._check(self._decoder.pairs(ticket, index, next_index, _as_bytes(out), _as_bytes(next_out)))
+        self._check(self._decoder.pairs(ticket, index, next_index, as_bytes(out), as_bytes(next_out)))
 
     def stacks(
         self, ticket: np.ndarray, index: np.ndarray, newest: np.ndarray, first: np.ndarray, out: np.ndarray
@@ -100,7 +101,7 @@ class Frames:
         """Gather stacks; see `atarirb.store.raw.Frames`."""
         if self._missing:
             self.load(newest, *_before(index, newest, first, out.shape[-1]))
-        self._check(self._decoder.stacks(ticket, index, newest, first, _as_pixels(out)))
+        self._check(self._decoder.stacks(ticket, index, newest, first, as_pixels(out)))
 
     def stack_pairs(
         self,
@@ -119,15 +120,16 @@ class Frames:
             self.load(next_newest, *_before(next_index, next_newest, first, depth))
         self._check(
             self._decoder.stack_pairs(
-                ticket, index, next_index, next_newest, first, _as_pixels(out), _as_pixels(next_out)
+                ticket, index, next_index, next_newest, first, as_pixels(out), as_pixels(next_out)
             )
         )
 
     def let_go(self) -> None:
         """Drop what was read of the blocks from this process's memory; the system may still have it."""
         for pack in self._packs:
-            if hasattr(mmap, "MADV_DONTNEED") and isinstance(pack.base, mmap.mmap):
-                pack.base.madvise(mmap.MADV_DONTNEED)
+            mapped = pack.base.obj if isinstance(pack.base, memoryview) else None
+            if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+                mapped.madvise(mmap.MADV_DONTNEED)
 
     def load(self, *frames: np.ndarray) -> None:
         """Read the templates of the shards that these frames are in, where that is not done yet."""
@@ -153,7 +155,7 @@ class Frames:
         what = f"step {number:,}" if number < steps else f"final frame {number - steps:,}"
         raise DatasetError(
             f"{self._directories[shard] / layout.PACK}: the block of the shard's {what} is damaged; "
-            f"'atarirb verify --deep' tells what else is, and making the shard anew mends it"
+            f"'atarirb verify --deep' tells what else is; a shard made anew from its source would mend it"
         )
 
     def locate(self, frame: int) -> tuple[int, int]:
@@ -272,7 +274,7 @@ class _Compiled:
 class _Plain:
     """Decodes through zstandard's documented API."""
 
-    def __init__(self, frames: Frames, library: object, blank: np.ndarray):
+    def __init__(self, frames: Frames, blank: np.ndarray):
         self._decoder = plain.Decoder(frames.blocks, frames._size, blank)
         self.load = self._decoder.load
         self.frames = self._decoder.frames
@@ -304,11 +306,3 @@ def _before(index: np.ndarray, newest: np.ndarray, first: np.ndarray, depth: int
     index, first = index[newest >= 0], first[newest >= 0]
     # A stack reaches over as many shards as it likes, if they are small.
     return [np.unique(np.maximum(first, index - back)) for back in range(1, depth)]
-
-
-def _as_bytes(out: np.ndarray) -> np.ndarray:
-    return out.reshape(len(out), math.prod(out.shape[1:])).view(np.uint8)
-
-
-def _as_pixels(out: np.ndarray) -> np.ndarray:
-    return out.reshape(len(out), math.prod(out.shape[1:-1]), out.shape[-1])

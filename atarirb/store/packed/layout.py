@@ -26,6 +26,8 @@ CHECK_BYTES = 4
 MOST_WINDOW = 17 << 3
 #: Most templates of a shard: more make it smaller still, but each reader holds those of every shard.
 MOST_TEMPLATES = 1024
+#: Most bytes of them.
+MOST_TEMPLATE_BYTES = 8 << 20
 #: Frames for each template: in a small shard, more templates would cost more than they save.
 FRAMES_PER_TEMPLATE = 32
 
@@ -38,6 +40,8 @@ PARAMETERS = {
     "window_log": 22,
 }
 _DICTIONARY_LEVEL = 12
+#: Candidates to choose templates from, where twice their number would be less.
+_FEW_CANDIDATES = 512
 
 
 def files() -> tuple[str, ...]:
@@ -71,17 +75,20 @@ def disk_bytes(frames: int, shape: tuple[int, ...], dtype: np.dtype, source: int
     size = frame_bytes(shape, dtype)
     record = record_dtype(size)
     index = len(header((records(frames),), record)) + records(frames) * record.itemsize
-    return min(2 * source, (frames + templates(frames)) * most_block_bytes(size)) + index
+    return min(2 * source, (frames + templates(frames, size)) * most_block_bytes(size)) + index
 
 
-def templates(frames: int) -> int:
-    """Return how many templates a shard of so many frames has."""
-    return min(MOST_TEMPLATES, -(-frames // FRAMES_PER_TEMPLATE))
+def templates(frames: int, size: int) -> int:
+    """Return how many templates a shard of so many frames, of so many bytes each, has at the most."""
+    most = max(1, min(MOST_TEMPLATES, MOST_TEMPLATE_BYTES // max(1, size)))
+    return min(most, -(-frames // FRAMES_PER_TEMPLATE))
 
 
 def sampled(frames: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """Return which frames the templates are chosen from, int64[P], rising and evenly spaced."""
-    candidates = min(frames, max(2 * templates(frames), 512))
+    size = frame_bytes(shape, dtype)
+    few = min(_FEW_CANDIDATES, MOST_TEMPLATE_BYTES // max(1, size))
+    candidates = min(frames, max(2 * templates(frames, size), few))
     return np.linspace(0, frames - 1, candidates).astype(np.int64) if frames else np.zeros(0, np.int64)
 
 

@@ -59,7 +59,7 @@ class Writer:
         self._spare: list[np.ndarray] = []  # memory for parts
         try:
             self._samples = samples.reshape(len(samples), self._frame // dtype.itemsize).view(np.uint8)
-            chosen = templates.choose(self._samples, layout.templates(frames), self._sizes)
+            chosen = templates.choose(self._samples, layout.templates(frames, self._frame), self._sizes)
             content = self._samples[chosen].tobytes()
             self._samples = self._samples[:1].copy()
             self._encoder = _Encoder(content)
