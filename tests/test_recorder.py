@@ -607,6 +607,7 @@ def test_nothing_else_is_made_in_a_recordings_directory(tmp_path, quick):
         atarirb.Recorder(tmp_path / "raw", codec="raw")
 
 
+@pytest.mark.filterwarnings("ignore:.*fork")  # JAX and Python warn of it where threads are about
 def test_a_child_made_by_fork_leaves_the_recording_alone(tmp_path, quick):
     episode = make_episode(np.random.default_rng(0), 4, "terminal", False)
     with atarirb.Recorder(tmp_path / "data") as recorder:

@@ -315,7 +315,8 @@ class Recorder:
         if self._wanted["clip_rewards"]:
             values |= {"reward": np.sign(reward), _UNCLIPPED: reward}
         try:
-            row = np.array(tuple(values[name] for name in self._row.names or ()), self._row)
+            with np.errstate(over="ignore"):  # infinity is refused below
+                row = np.array(tuple(values[name] for name in self._row.names or ()), self._row)
         except (TypeError, ValueError, OverflowError) as error:
             raise ArgumentError(f"values {values}, expected numbers of {self._row}: {error}") from error
         if row["action"] != action or action < 0:
