@@ -643,7 +643,7 @@ def test_values_that_would_not_be_kept_as_they_are_are_refused(tmp_path, quick):
     with atarirb.Recorder(tmp_path / "data", clip_rewards=True, extra={"lives": "u1"}) as recorder:
         for words, reward, lives in [
             ("reward is inf", np.inf, 1), ("reward is 1e\\+39", 1e39, 1), ("lives is 1.7", 0, 1.7),
-            ("expected numbers", 0, 300), ("expected numbers", 0, "x"),
+            ("expected {'lives'", 0, 300), ("expected {'lives'", 0, "x"),
         ]:  # fmt: skip
             with pytest.raises(ArgumentError, match=words):
                 recorder.add(frame, 0, reward, False, False, lives=lives)

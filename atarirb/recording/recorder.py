@@ -42,6 +42,7 @@ from atarirb.threads import cores
 _SETTINGS = "recording.json"
 _OPEN, _ENDED = "open-", "ended-"
 _UNCLIPPED = "reward_unclipped"
+_MOST_REWARD = float(np.finfo(np.float32).max)
 #: Names that an extra column cannot be given by.
 _TAKEN = (_UNCLIPPED, "self", "environment", "final_observation")
 #: Steps of the first shard made in the background; a later one has a quarter of those before, up to the most.
@@ -311,21 +312,22 @@ class Recorder:
         wanted = self._wanted["extra"].keys() - {_UNCLIPPED}
         if extra.keys() != wanted:
             raise ArgumentError(f"extra columns {sorted(extra)}, expected {sorted(wanted)}")
-        values = {"action": action, "reward": reward, **extra}
-        if self._wanted["clip_rewards"]:
-            values |= {"reward": np.sign(reward), _UNCLIPPED: reward}
-        try:
-            with np.errstate(over="ignore"):  # infinity is refused below
-                row = np.array(tuple(values[name] for name in self._row.names or ()), self._row)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise ArgumentError(f"values {values}, expected numbers of {self._row}: {error}") from error
-        if row["action"] != action or action < 0:
+        # By Python's own numbers: NumPy's would take longer than most else that is done for a step.
+        if not (0 <= action < 2**31 and int(action) == action):
             raise ArgumentError(f"action is {action!r}, expected an index into the game's minimal set")
-        if not np.isfinite([row["reward"], row[_UNCLIPPED] if self._wanted["clip_rewards"] else 0]).all():
+        if not -_MOST_REWARD <= reward <= _MOST_REWARD:
             raise ArgumentError(f"reward is {reward!r}, expected a finite number")
-        for name, value in extra.items():
-            if row[name].dtype.kind in "iub" and row[name] != value:
-                raise ArgumentError(f"{name} is {value!r}, expected {row[name].dtype}")
+        values: tuple[Any, ...] = (action, reward)
+        if self._wanted["clip_rewards"]:
+            extra = {**extra, _UNCLIPPED: reward}
+            values = (action, (reward > 0) - (reward < 0))
+        try:
+            row = np.array((*values, *(extra[name] for name in self._wanted["extra"])), self._row)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ArgumentError(f"values {extra}, expected {self._wanted['extra']}: {error}") from error
+        for name in wanted:
+            if row[name].dtype.kind in "iub" and row[name] != extra[name]:
+                raise ArgumentError(f"{name} is {extra[name]!r}, expected {row[name].dtype}")
         return row
 
     # Its settings.
