@@ -121,9 +121,9 @@ def decoding(workload: Workload, rounds: int) -> list[Row]:
     held = memory("RssAnon") - before
     alone, both, of_many = "one thread", "two threads", "51 shards"
     with _environment(ATARIRB_THREADS="2"):
-        times = race({alone: one.alone, both: one.spread}, rounds=rounds, calls=5, rest=0.002)
+        times = race({alone: one.alone, both: one.spread}, rounds=rounds, calls=5)
         # By itself, for its templates take the place of the others' in the processor's cache.
-        beside = race({alone: one.alone, of_many: many.alone}, rounds=rounds, calls=5, rest=0.002)
+        beside = race({alone: one.alone, of_many: many.alone}, rounds=rounds, calls=5)
     rate = _rate(times, both)
     return [
         Row(what="decode, one thread", ours=1e6 / _rate(times, alone), unit="us/frame", bar="<= 2"),
