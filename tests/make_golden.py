@@ -70,5 +70,23 @@ def main() -> None:
     np.savez_compressed(GOLDEN / "expected.npz", **expected)
 
 
+def recorded() -> tuple[np.ndarray, np.ndarray]:
+    """Return what the golden recording holds: frames uint8[12, 8, 6], and the two final ones."""
+    frames = (np.arange(14 * 48) * 37 % 251).astype(np.uint8).reshape(14, 8, 6)
+    return np.delete(frames, (5, 13), axis=0), frames[[5, 13]]
+
+
+def record_anew(path: pathlib.Path) -> None:
+    """Record two episodes: one of 5 steps that terminates, and one of 7 that is truncated."""
+    frames, finals = recorded()
+    with atarirb.Recorder(path, name="Game/me", clip_rewards=True) as recorder:
+        for step, frame in enumerate(frames):
+            ends = {4: 0, 11: 1}.get(step)
+            final = None if ends is None else finals[ends]
+            recorder.add(frame, step % 3, step - 4, step == 4, step == 11, final_observation=final)
+    shutil.rmtree(path / ".recording")
+
+
 if __name__ == "__main__":
     main()
+    record_anew(GOLDEN / "v2-recorded/Game/me")

@@ -18,7 +18,7 @@ from atarirb.store.files import checksum
 from atarirb.store.manifest import read_manifest
 from atarirb.store.npy import NpyRows, NpyWriter, header, map_npy
 from atarirb.store.shards import narrowed
-from tests import truth
+from tests import make_golden, truth
 from tests.logs import record
 from tests.test_ingest import digest
 
@@ -69,6 +69,25 @@ def test_the_golden_dataset_is_read_for_ever(kept):
         np.testing.assert_array_equal(batch["next"][name], expected[f"next.{name}"])
     np.testing.assert_array_equal(drawn, expected["drawn"])
     np.testing.assert_array_equal(slices, expected["slices"])
+    assert atarirb.verify(path, deep=True).ok
+
+
+def test_the_golden_recording_is_read_for_ever():
+    frames, finals = make_golden.recorded()
+    path = GOLDEN / "v2-recorded/Game/me"
+    with atarirb.open(path, final="stored", columns=["reward_unclipped"]) as reader:
+        batch = reader[:]
+        assert reader.episodes["length"].tolist() == [5, 7]
+        assert reader.episodes["terminal"].tolist() == [True, False]
+        assert reader.episodes["final"].tolist() == [12, 13]
+        assert reader.valid_steps == 12
+    np.testing.assert_array_equal(batch["observation"], frames)
+    following = [*frames[1:5], finals[0], *frames[6:12], finals[1]]
+    np.testing.assert_array_equal(batch["next"]["observation"], following)
+    np.testing.assert_array_equal(batch["reward_unclipped"], np.arange(12) - 4)
+    np.testing.assert_array_equal(batch["next"]["reward"], np.sign(np.arange(12) - 4))
+    assert batch["next"]["truncated"].tolist() == [False] * 11 + [True]
+    assert batch["next"]["terminated"].tolist() == [False] * 4 + [True] + [False] * 7
     assert atarirb.verify(path, deep=True).ok
 
 
