@@ -211,30 +211,6 @@ def _stack_of_4(bases, offsets, step, newest, first, blank, out):
 
 
 @kernel
-def _stacks_of_4(ticket, bases, offsets, index, newest, first, blank, out):
-    rows = len(index)
-    taken = _take_rows(ticket, _ROWS)
-    while taken < rows:
-        for row in range(taken, min(taken + _ROWS, rows)):
-            _stack_of_4(bases, offsets, index[row], newest[row], first[row], blank, out[row])
-        taken = _take_rows(ticket, _ROWS)
-
-
-@kernel
-def _stack_pairs_of_4(
-    ticket, bases, offsets, index, next_index, next_newest, first, blank, out, next_out
-):  # fmt: skip
-    rows = len(index)
-    taken = _take_rows(ticket, _ROWS)
-    while taken < rows:
-        for row in range(taken, min(taken + _ROWS, rows)):
-            # Neighbours again: the second stack finds its frames in the cache.
-            _stack_of_4(bases, offsets, index[row], index[row], first[row], blank, out[row])
-            _stack_of_4(bases, offsets, next_index[row], next_newest[row], first[row], blank, next_out[row])
-        taken = _take_rows(ticket, _ROWS)
-
-
-@kernel
 def _stack_of_any(bases, offsets, step, newest, first, blank, out):
     pixels, depth = out.shape
     none = np.uintp(blank.ctypes.data)
@@ -248,25 +224,33 @@ def _stack_of_any(bases, offsets, step, newest, first, blank, out):
 
 
 @kernel
-def _stacks_of_any(ticket, bases, offsets, index, newest, first, blank, out):
+def _stack(bases, offsets, step, newest, first, blank, out):
+    """Gather a stack into a row of words, [P], or of pixels, [P, S]: numba compiles the branch that it is."""
+    if out.ndim == 1:
+        _stack_of_4(bases, offsets, step, newest, first, blank, out)
+    else:
+        _stack_of_any(bases, offsets, step, newest, first, blank, out)
+
+
+@kernel
+def _stacks(ticket, bases, offsets, index, newest, first, blank, out):
     rows = len(index)
     taken = _take_rows(ticket, _ROWS)
     while taken < rows:
         for row in range(taken, min(taken + _ROWS, rows)):
-            _stack_of_any(bases, offsets, index[row], newest[row], first[row], blank, out[row])
+            _stack(bases, offsets, index[row], newest[row], first[row], blank, out[row])
         taken = _take_rows(ticket, _ROWS)
 
 
 @kernel
-def _stack_pairs_of_any(
-    ticket, bases, offsets, index, next_index, next_newest, first, blank, out, next_out
-):  # fmt: skip
+def _stack_pairs(ticket, bases, offsets, index, next_index, next_newest, first, blank, out, next_out):
     rows = len(index)
     taken = _take_rows(ticket, _ROWS)
     while taken < rows:
         for row in range(taken, min(taken + _ROWS, rows)):
-            _stack_of_any(bases, offsets, index[row], index[row], first[row], blank, out[row])
-            _stack_of_any(bases, offsets, next_index[row], next_newest[row], first[row], blank, next_out[row])
+            # Neighbours again: the second stack finds its frames in the cache.
+            _stack(bases, offsets, index[row], index[row], first[row], blank, out[row])
+            _stack(bases, offsets, next_index[row], next_newest[row], first[row], blank, next_out[row])
         taken = _take_rows(ticket, _ROWS)
 
 
@@ -285,10 +269,10 @@ def as_unsigned(values):
 def stacks(ticket, bases, offsets, index, newest, first, blank, out):
     words = as_words(out)
     if words is not None:
-        _stacks_of_4(ticket, bases, offsets, index, newest, first, blank, words)
+        _stacks(ticket, bases, offsets, index, newest, first, blank, words)
     elif out.dtype.itemsize <= 8:
         blank, out = as_unsigned(blank), as_unsigned(out)
-        _stacks_of_any(ticket, bases, offsets, index, newest, first, blank, out)
+        _stacks(ticket, bases, offsets, index, newest, first, blank, out)
     else:
         reference.stacks(ticket, bases, offsets, index, newest, first, blank, out)
 
@@ -297,10 +281,10 @@ def stack_pairs(ticket, bases, offsets, index, next_index, next_newest, first, b
     frames = (index, next_index, next_newest, first)
     words = as_words(out)
     if words is not None:
-        _stack_pairs_of_4(ticket, bases, offsets, *frames, blank, words, as_words(next_out))
+        _stack_pairs(ticket, bases, offsets, *frames, blank, words, as_words(next_out))
     elif out.dtype.itemsize <= 8:
         blank, out, following = as_unsigned(blank), as_unsigned(out), as_unsigned(next_out)
-        _stack_pairs_of_any(ticket, bases, offsets, *frames, blank, out, following)
+        _stack_pairs(ticket, bases, offsets, *frames, blank, out, following)
     else:
         reference.stack_pairs(ticket, bases, offsets, *frames, blank, out, next_out)
 

@@ -307,40 +307,32 @@ def _stack_of_any(tables, codec, step, newest, first, held, scratch, blank, out)
     return np.int64(-1)
 
 
+@kernel
+def _stack(tables, codec, step, newest, first, held, scratch, blank, out):
+    """Decode a stack into a row of words, [P], or of pixels, [P, S]: numba compiles the branch that it is."""
+    if out.ndim == 1:
+        return _stack_of_4(tables, codec, step, newest, first, held, scratch, blank, out)
+    return _stack_of_any(tables, codec, step, newest, first, held, scratch, blank, out)
+
+
 # Rows of stacks taken at a time: neighbours share frames, which are decoded once for all of these.
 _STACK_ROWS = 32
 
 
 @kernel
-def _stacks_of_4(ticket, tables, codec, index, newest, first, held, scratch, blank, out):
+def _stacks(ticket, tables, codec, index, newest, first, held, scratch, blank, out):
     rows, failed = len(index), np.int64(-1)
     taken = _take_rows(ticket, _STACK_ROWS)
     while taken < rows:
         for row in range(taken, min(taken + _STACK_ROWS, rows)):
-            bad = _stack_of_4(
-                tables, codec, index[row], newest[row], first[row], held, scratch, blank, out[row]
-            )
+            bad = _stack(tables, codec, index[row], newest[row], first[row], held, scratch, blank, out[row])
             failed = bad if failed < 0 else failed
         taken = _take_rows(ticket, _STACK_ROWS)
     return failed
 
 
 @kernel
-def _stacks_of_any(ticket, tables, codec, index, newest, first, held, scratch, blank, out):
-    rows, failed = len(index), np.int64(-1)
-    taken = _take_rows(ticket, _STACK_ROWS)
-    while taken < rows:
-        for row in range(taken, min(taken + _STACK_ROWS, rows)):
-            bad = _stack_of_any(
-                tables, codec, index[row], newest[row], first[row], held, scratch, blank, out[row]
-            )
-            failed = bad if failed < 0 else failed
-        taken = _take_rows(ticket, _STACK_ROWS)
-    return failed
-
-
-@kernel
-def _stack_pairs_of_4(
+def _stack_pairs(
     ticket, tables, codec, index, next_index, next_newest, first, held, scratch, blank, out, next_out
 ):  # fmt: skip
     rows, failed = len(index), np.int64(-1)
@@ -349,32 +341,9 @@ def _stack_pairs_of_4(
         for row in range(taken, min(taken + _ROWS, rows)):
             if row + 1 < rows and index[row + 1] >= 0:
                 _expect(tables, codec[3], index[row + 1])
-            bad = _stack_of_4(
-                tables, codec, index[row], index[row], first[row], held, scratch, blank, out[row]
-            )
+            bad = _stack(tables, codec, index[row], index[row], first[row], held, scratch, blank, out[row])
             failed = bad if failed < 0 else failed
-            bad = _stack_of_4(
-                tables, codec, next_index[row], next_newest[row], first[row], held, scratch, blank,
-                next_out[row],
-            )  # fmt: skip
-            failed = bad if failed < 0 else failed
-        taken = _take_rows(ticket, _ROWS)
-    return failed
-
-
-@kernel
-def _stack_pairs_of_any(
-    ticket, tables, codec, index, next_index, next_newest, first, held, scratch, blank, out, next_out
-):  # fmt: skip
-    rows, failed = len(index), np.int64(-1)
-    taken = _take_rows(ticket, _ROWS)
-    while taken < rows:
-        for row in range(taken, min(taken + _ROWS, rows)):
-            bad = _stack_of_any(
-                tables, codec, index[row], index[row], first[row], held, scratch, blank, out[row]
-            )
-            failed = bad if failed < 0 else failed
-            bad = _stack_of_any(
+            bad = _stack(
                 tables, codec, next_index[row], next_newest[row], first[row], held, scratch, blank,
                 next_out[row],
             )  # fmt: skip
@@ -400,8 +369,8 @@ def stacks(ticket, tables, codec, index, newest, first, held, scratch, blank, ou
     """
     words = as_words(out)
     if words is not None:
-        return _stacks_of_4(ticket, tables, codec, index, newest, first, held, scratch, blank, words)
-    return _stacks_of_any(
+        return _stacks(ticket, tables, codec, index, newest, first, held, scratch, blank, words)
+    return _stacks(
         ticket, tables, codec, index, newest, first, held, scratch, as_unsigned(blank), as_unsigned(out)
     )
 
@@ -413,8 +382,8 @@ def stack_pairs(
     frames_of = (index, next_index, next_newest, first)
     words = as_words(out)
     if words is not None:
-        return _stack_pairs_of_4(
+        return _stack_pairs(
             ticket, tables, codec, *frames_of, held, scratch, blank, words, as_words(next_out)
         )
     outs = (as_unsigned(out), as_unsigned(next_out))
-    return _stack_pairs_of_any(ticket, tables, codec, *frames_of, held, scratch, as_unsigned(blank), *outs)
+    return _stack_pairs(ticket, tables, codec, *frames_of, held, scratch, as_unsigned(blank), *outs)
