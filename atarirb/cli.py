@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     ingest.add_argument("--splits", type=_splits, metavar="0-9,12", help="only these splits")
     ingest.add_argument("--workers", type=int, metavar="N", help="splits at a time (default: one per core)")
     ingest.add_argument(
-        "--codec", default=None, choices=("packed", "raw"), help="how frames are kept (default: packed)"
+        "--codec", default="packed", choices=("packed", "raw"), help="how frames are kept (default: packed)"
     )
     ingest.add_argument("--name", help="the run's id (default: from the source's path)")
     ingest.set_defaults(when_interrupted="; the same command goes on from here")
@@ -134,15 +134,14 @@ def _splits(text: str) -> list[int]:
 
 
 def _ingest(options: argparse.Namespace) -> int:
-    chosen = {"codec": options.codec} if options.codec else {}
     info = atarirb.ingest(
         options.source,
         options.out,
         splits=options.splits,
         workers=options.workers,
+        codec=options.codec,
         name=options.name,
         progress=not options.quiet,
-        **chosen,
     )
     _print(options, info)
     return 0

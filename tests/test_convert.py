@@ -4,8 +4,6 @@ import os
 import pathlib
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 
@@ -269,23 +267,8 @@ def test_an_interrupt_leaves_whole_shards_only_and_is_taken_up_again(
 
 @pytest.mark.parametrize("call", [2, 9, 26, 55, 70])
 def test_killed_at_any_write_it_ends_the_same(source, codec, ingested, tmp_path, call):
-    script = f"""
-import os, signal
-import atarirb
-count = 0
-def dying(function):
-    def call(*arguments, **options):
-        global count
-        count += 1
-        if count == {call}:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return function(*arguments, **options)
-    return call
-for name in ("pwrite", "replace", "rename", "fsync"):
-    setattr(os, name, dying(getattr(os, name)))
-atarirb.convert({str(source)!r}, {str(tmp_path / "out")!r}, codec={other(codec)!r}, workers=1)
-"""
-    status = subprocess.run([sys.executable, "-c", script], check=False).returncode
+    code = f"atarirb.convert({str(source)!r}, {str(tmp_path / 'out')!r}, codec={other(codec)!r}, workers=1)"
+    status = truth.run_killed(code, at=call)
     assert status == -signal.SIGKILL
     assert not (tmp_path / "out/dataset.json").exists()
     for path in (tmp_path / "out").glob("0*"):

@@ -8,8 +8,6 @@ import os
 import pathlib
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 
@@ -28,6 +26,7 @@ from atarirb.errors import (
 )
 from atarirb.verbs import ingest as module
 from benchmarks.probes import probe
+from tests import truth
 from tests.logs import record
 
 #: The file that takes the most room, by codec.
@@ -483,23 +482,8 @@ def test_an_interrupt_leaves_whole_shards_only_and_is_taken_up_again(pristine, t
 )
 def test_killed_at_any_write_it_ends_the_same(pristine, tmp_path, codec, call):
     """The process dies at its n-th call that changes the disk; whatever is there, the same call mends it."""
-    script = f"""
-import os, signal
-import atarirb
-count = 0
-def dying(function):
-    def call(*arguments, **options):
-        global count
-        count += 1
-        if count == {call}:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return function(*arguments, **options)
-    return call
-for name in ("pwrite", "replace", "rename", "fsync"):
-    setattr(os, name, dying(getattr(os, name)))
-atarirb.ingest({str(pristine)!r}, {str(tmp_path / "out")!r}, workers=1, codec={codec!r})
-"""
-    status = subprocess.run([sys.executable, "-c", script], check=False).returncode
+    code = f"atarirb.ingest({str(pristine)!r}, {str(tmp_path / 'out')!r}, workers=1, codec={codec!r})"
+    status = truth.run_killed(code, at=call)
     assert status == -signal.SIGKILL
     if (tmp_path / "out/dataset.json").exists():
         assert atarirb.verify(tmp_path / "out", deep=True).ok

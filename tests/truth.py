@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 import pathlib
+import subprocess
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -277,6 +279,27 @@ def words_of(number: int, total: int) -> np.ndarray:
 
 
 # What child processes run.
+
+
+def run_killed(code: str, *, at: int) -> int:
+    """Run code in a process that is killed at its n-th call that changes the disk; return its exit status."""
+    script = f"""
+import os, signal
+import atarirb
+count = 0
+def dying(function):
+    def call(*arguments, **options):
+        global count
+        count += 1
+        if count == {at}:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*arguments, **options)
+    return call
+for name in ("pwrite", "replace", "rename", "fsync"):
+    setattr(os, name, dying(getattr(os, name)))
+{code}
+"""
+    return subprocess.run([sys.executable, "-c", script], check=False).returncode
 
 
 def sample_digests(reader: Any) -> list[str]:

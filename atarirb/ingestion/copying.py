@@ -18,8 +18,8 @@ from atarirb.errors import LogError
 from atarirb.ingestion.plan import Plan
 from atarirb.jobs import Stopped
 from atarirb.sources.original import COLUMNS as SOURCE_COLUMNS
+from atarirb.store import building, shards
 from atarirb.store import manifest as store
-from atarirb.store import shards
 from atarirb.store.npy import header
 
 
@@ -51,10 +51,7 @@ class Job:
             and record.source == self.plan.marks[portion.split]
             and (record.adds, record.steps) == (portion.adds, portion.steps)
             and set(self.kind.files()) <= set(record.files)
-            and all(
-                _size(self.directory / record.directory / name) == file.bytes
-                for name, file in record.files.items()
-            )
+            and building.is_whole(self.directory, record)
         )
 
     def correct_head(self, record: store.ShardRecord) -> None:
@@ -220,7 +217,3 @@ def _converted(file: str, column: str, rows: np.ndarray, dtype: np.dtype, first:
             f"{file}: row {first + row} holds {column} {rows[row]}; it was never written, or is damaged"
         )
     return kept
-
-
-def _size(path: pathlib.Path) -> int:
-    return path.stat().st_size if path.exists() else -1

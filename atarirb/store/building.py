@@ -137,6 +137,14 @@ def held(directory: pathlib.Path, name: str, layout: str, codec: str) -> dict[in
     return records
 
 
+def is_whole(directory: pathlib.Path, record: store.ShardRecord) -> bool:
+    """Tell whether all files of a shard are there, of their length."""
+    return all(
+        path.is_file() and path.stat().st_size == file.bytes
+        for path, file in ((directory / record.directory / name, file) for name, file in record.files.items())
+    )
+
+
 def refuse_strange(
     directory: pathlib.Path, records: Mapping[int, store.ShardRecord], known: Sequence[int], source: object
 ) -> None:

@@ -131,6 +131,17 @@ class NpyWriter:
         return self._file.finish(self._bytes)
 
 
+def write_npy(path: pathlib.Path, values: np.ndarray) -> FileRecord:
+    """Write an array whole."""
+    writer = NpyWriter(path, values.shape, values.dtype)
+    try:
+        writer.write(np.ascontiguousarray(values), 0)
+    except BaseException:
+        writer.abandon()
+        raise
+    return writer.close()
+
+
 class NpyRows:
     """Rows of a file, read when sliced and not kept, unlike a map's, which count as memory in use.
 

@@ -3,7 +3,7 @@
 A codec is a module with the names below; `atarirb.store.codecs` lists them. Readers and writers
 know nothing else of how frames are kept.
 
-    NAME                                     as the manifest calls it
+    NAME                                as the manifest calls it
     PARAMETERS                          what its files are made with, for the manifest
     files()                             names of a shard's frame files
     disk_bytes(frames, shape, dtype, source)

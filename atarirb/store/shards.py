@@ -10,7 +10,7 @@ import numpy as np
 
 from atarirb.store import manifest as store
 from atarirb.store.files import FileRecord, sync_directory
-from atarirb.store.npy import NpyWriter
+from atarirb.store.npy import NpyWriter, write_npy
 
 
 class ShardWriter:
@@ -37,9 +37,8 @@ class ShardWriter:
     def column(self, name: str, values: np.ndarray) -> None:
         """Write a column, whole; a scalar one in the narrowest dtype that holds it."""
         values = narrowed(values)
-        writer = self.wide_column(name, values.shape, values.dtype)
-        _write(writer, values)
-        self.keep({f"{name}.npy": writer.close()})
+        self._columns[name] = values.dtype.str
+        self.keep({f"{name}.npy": write_npy(self.directory / f"{name}.npy", values)})
 
     def wide_column(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> NpyWriter:
         """Begin a column that is written row by row; its file is to be kept by `keep`."""
@@ -81,9 +80,7 @@ class ShardWriter:
         """
         for name, values in ((store.SEGMENTS, segments), (store.FINALS, finals)):
             if len(values) or name == store.SEGMENTS:
-                writer = NpyWriter(self.directory / name, values.shape, np.dtype(np.int64))
-                _write(writer, values)
-                self.keep({name: writer.close()})
+                self.keep({name: write_npy(self.directory / name, values.astype(np.int64, copy=False))})
         record = store.ShardRecord(
             split=self._split,
             steps=steps,
@@ -123,11 +120,3 @@ def narrowed(values: np.ndarray) -> np.ndarray:
 def clipped(rewards: np.ndarray) -> bool:
     """Tell whether all rewards are -1, 0 or 1."""
     return bool(np.isin(rewards, (-1, 0, 1)).all())
-
-
-def _write(writer: NpyWriter, values: np.ndarray) -> None:
-    try:
-        writer.write(np.ascontiguousarray(values, writer.dtype), 0)
-    except BaseException:
-        writer.abandon()
-        raise

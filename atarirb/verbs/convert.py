@@ -143,12 +143,7 @@ class _Job:
         return (
             made == kept
             and set(self.writes.files()) <= set(record.files)
-            and all(
-                path.is_file() and path.stat().st_size == file.bytes
-                for path, file in (
-                    (self.directory / record.directory / name, file) for name, file in record.files.items()
-                )
-            )
+            and building.is_whole(self.directory, record)
         )
 
     def disk_bytes(self) -> int:

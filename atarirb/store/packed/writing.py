@@ -13,7 +13,7 @@ import numpy as np
 import zstandard
 
 from atarirb.store.files import FileRecord
-from atarirb.store.npy import NpyWriter, PlacedFile
+from atarirb.store.npy import PlacedFile, write_npy
 from atarirb.store.packed import layout, templates
 
 #: Frames that a thread compresses at a time.
@@ -107,13 +107,7 @@ class Writer:
         index["length"] = groups.reshape(-1, layout.GROUP)
         totals = index["length"].sum(1, dtype=np.uint64)
         index["offset"] = np.cumsum(totals, dtype=np.uint64) - totals
-        writer = NpyWriter(self._directory / layout.INDEX, index.shape, index.dtype)
-        try:
-            writer.write(index, 0)
-        except BaseException:
-            writer.abandon()
-            raise
-        return records | {layout.INDEX: writer.close()}
+        return records | {layout.INDEX: write_npy(self._directory / layout.INDEX, index)}
 
     def abandon(self) -> None:
         """Close the files as they are."""
