@@ -122,6 +122,10 @@ def test_a_missing_split_is_a_hole(args, data):
         if len(splits) < 2 or len(set(play.windows)) < len(play.windows):
             return  # a second dump of the first window, alone, cannot be told from a later one
         gone = data.draw(st.sampled_from(splits[:-1]))
+        # The last count is modulo the capacity: whether a window was lost before it, only the rows tell that
+        # the file before it has too.
+        between = play.windows[-1][1] - play.windows[-2][1]
+        assume(gone != splits[-2] or between <= args["capacity"])
         for file in files.glob(f"*_ckpt.{gone}.gz"):
             file.unlink()
         atarirb.ingest(Path(tmp) / "Game/1", Path(tmp) / "out", workers=1)
