@@ -16,9 +16,18 @@ The names are those of TorchRL's TED form. A batch of B transitions::
                                  truncated, or is cut, and then the next observation is not known
       done          bool[B]      one of the two
 
-and the columns asked for: ``timestep`` int32 (steps since the episode's first known one),
-``episode`` int32, ``return_to_go`` float32 (discounted, to the episode's end), ``action_full`` int32
-(the console's action, 0-17), ``split`` int32, and the dataset's extra columns.
+and the columns asked for, of the step itself:
+
+  timestep      int32[B]     steps since the episode's first known one
+  episode       int32[B]     its number in the reader's table of episodes
+  return_to_go  float32[B]   sum of gamma**j r[t+j] over all that is left of the episode, slices or not;
+                             NaN where the episode is cut, since what came then is not known
+  undiscounted_return_to_go  float32[B], the same with a discount of 1
+  action_full   int32[B]     the action's number among the console's 18
+  split         int32[B]     the source files it comes from
+
+and the dataset's extra columns. A batch of a mixture also says of each row, as ``run`` int32[B], which of
+its runs it is of; ``index`` and ``episode`` are numbers in that run.
 
 A batch of n slices has leaves [n, L, ...] and ``mask`` bool[n, L]: False where an episode was
 shorter. There ``index`` is -1, the other leaves are zero, and the observations are to be ignored.
@@ -41,17 +50,26 @@ from atarirb.buffers import pool
 from atarirb.errors import DatasetError
 from atarirb.index import EpisodeIndex, Legal
 from atarirb.store.dataset import Dataset
+from atarirb.store.joined import Joined
 
 #: The columns given only on request, extra columns of the dataset beside.
-OPTIONAL = ("timestep", "episode", "return_to_go", "action_full", "split")
+OPTIONAL = (
+    "timestep",
+    "episode",
+    "return_to_go",
+    "undiscounted_return_to_go",
+    "action_full",
+    "split",
+)
 
 #: Names that no extra column of a log may have.
 RESERVED = frozenset(
     (*OPTIONAL, "observation", "action", "reward", "terminal", "segments", "final", "index", "next",
-     "mask", "done", "terminated", "truncated", "discount")
+     "mask", "done", "terminated", "truncated", "discount", "run")
 )  # fmt: skip
 
 Batch = dict[str, Any]
+Data = Dataset | Joined
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,7 +80,8 @@ class Recipe:
         frame_stack: Frames per observation.
         powers: float64[n_step + 1], powers of gamma.
         columns: The optional columns wanted.
-        console_actions: int32[A], the console's action of each logged one, if ``action_full`` is wanted.
+        console_actions: int32[runs, 18], the console's action of each logged one in each run's game, -1
+            where the game has fewer; None if ``action_full`` is not wanted.
     """
 
     frame_stack: int
@@ -76,8 +95,8 @@ class Recipe:
         return len(self.powers) - 1
 
 
-def transitions(dataset: Dataset, episodes: EpisodeIndex, recipe: Recipe, index: np.ndarray) -> Batch:
-    """Gather the transitions of steps `index`, int64[B]."""
+def transitions(dataset: Data, episodes: EpisodeIndex, recipe: Recipe, index: np.ndarray) -> Batch:
+    """Gather the transitions of steps `index`, int64[B]; rows of zeros for -1."""
     rows = len(index)
     shape = _observation_shape(dataset, recipe)
     observation = pool.empty((rows, *shape), dataset.frames.dtype)
@@ -101,7 +120,7 @@ def transitions(dataset: Dataset, episodes: EpisodeIndex, recipe: Recipe, index:
 
 
 def slices(
-    dataset: Dataset, episodes: EpisodeIndex, recipe: Recipe, valid: Legal, starts: np.ndarray, length: int
+    dataset: Data, episodes: EpisodeIndex, recipe: Recipe, valid: Legal, starts: np.ndarray, length: int
 ) -> Batch:
     """Gather slices of consecutive valid steps.
 
@@ -144,7 +163,7 @@ def slices(
     return batch
 
 
-def _observation_shape(dataset: Dataset, recipe: Recipe) -> tuple[int, ...]:
+def _observation_shape(dataset: Data, recipe: Recipe) -> tuple[int, ...]:
     stack = (recipe.frame_stack,) if recipe.frame_stack > 1 else ()
     return (*dataset.frames.shape, *stack)
 
@@ -164,7 +183,7 @@ def _empty_steps(rows: int) -> dict[str, np.ndarray]:
 
 
 def _describe(
-    dataset: Dataset,
+    dataset: Data,
     episodes: EpisodeIndex,
     recipe: Recipe,
     index: np.ndarray,
@@ -202,32 +221,35 @@ def _assemble(
 
 
 def _columns(
-    dataset: Dataset, episodes: EpisodeIndex, recipe: Recipe, index: np.ndarray
+    dataset: Data, episodes: EpisodeIndex, recipe: Recipe, index: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Make the optional columns of steps `index`, int64[B]; zeros where it is -1."""
     return {name: _column(name, dataset, episodes, recipe, index) for name in recipe.columns}
 
 
 def _column(
-    name: str, dataset: Dataset, episodes: EpisodeIndex, recipe: Recipe, index: np.ndarray
+    name: str, dataset: Data, episodes: EpisodeIndex, recipe: Recipe, index: np.ndarray
 ) -> np.ndarray:
     absent = index < 0
-    if name == "return_to_go":
+    if name in ("return_to_go", "undiscounted_return_to_go"):
+        gamma = float(recipe.powers[1]) if name == "return_to_go" else 1.0
         out = np.empty(len(index), np.float32)
         kernels.active().returns_to_go(
-            index, episodes.starts, float(recipe.powers[1]), dataset.offsets,
-            *dataset.places["reward"], out,
-        )  # fmt: skip
+            index, episodes.starts, gamma, dataset.offsets, *dataset.places["reward"], out
+        )
+        out[~absent & ~episodes.ended[episodes.episode_of(np.maximum(index, 0))]] = np.nan
         return out
     if name == "action_full":
         assert recipe.console_actions is not None
         action = gather(dataset, "action", index)
-        outside = (action < 0) | (action >= len(recipe.console_actions))
-        if outside.any():
-            row = int(np.argmax(outside))
-            count = len(recipe.console_actions)
+        of_game = recipe.console_actions[dataset.run_of(np.maximum(index, 0))]
+        full = np.take_along_axis(of_game, np.clip(action, 0, of_game.shape[1] - 1)[:, None], axis=1)[:, 0]
+        unknown = (action < 0) | (action >= of_game.shape[1]) | (full < 0)
+        if unknown.any():
+            row = int(np.argmax(unknown))
+            count = int((of_game[row] >= 0).sum())
             raise DatasetError(f"action {action[row]} of step {index[row]} is none of the game's {count}")
-        return np.where(absent, 0, recipe.console_actions[action]).astype(np.int32)
+        return np.where(absent, 0, full).astype(np.int32)
     if name == "split":
         return np.where(absent, 0, dataset.split_of(index)).astype(np.int32)
     if name in ("episode", "timestep"):
@@ -237,7 +259,7 @@ def _column(
     return gather(dataset, name, index)
 
 
-def gather(dataset: Dataset, name: str, index: np.ndarray) -> np.ndarray:
+def gather(dataset: Data, name: str, index: np.ndarray) -> np.ndarray:
     """Gather a stored column's rows of steps `index`, int64[B]; zeros where it is -1."""
     shape, dtype = dataset.described[name]
     bases, widths = dataset.places[name]

@@ -18,6 +18,9 @@ from importlib import resources
 
 from atarirb.errors import UnknownGameError
 
+#: Actions of the console.
+CONSOLE_ACTIONS = 18
+
 #: Runs published for every game.
 RUNS = (1, 2, 3, 4, 5)
 

@@ -1,4 +1,4 @@
-"""Random words from a key: a pure function, the same on every machine.
+"""Random words, numbers and orders from a key: pure functions, the same on every machine.
 
 A key becomes the key of a Philox4x64-10 counter stream (Salmon et al. 2011,
 https://doi.org/10.1145/2063384.2063405), whose words are drawn raw: NumPy promises that the words
@@ -7,11 +7,16 @@ stay the same for ever, not that the distributions over them do. No global gener
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
+from atarirb import kernels
 from atarirb.errors import KeyTypeError
+
+#: Numbers up to which an order is of few: they need more rounds to be mixed, and cost no time.
+_FEW = 1 << 12
 
 
 def words(key: Any, count: int) -> np.ndarray:
@@ -30,6 +35,59 @@ def words(key: Any, count: int) -> np.ndarray:
     """
     # Given as `key=`, the same two words would cost a second sequence, seeded by the system.
     return np.random.Philox(_seed_sequence(key)).random_raw(count)
+
+
+def derived(root: tuple[int, ...], *numbers: int) -> np.random.SeedSequence:
+    """Make one of a key's many keys.
+
+    Args:
+        root: What `root` made of the key.
+        numbers: Which one: integers from 0 to 2**64 - 1.
+    """
+    halves = (half for number in numbers for half in (number & 0xFFFFFFFF, number >> 32))
+    return np.random.SeedSequence([*root, *halves])
+
+
+def root(key: Any) -> tuple[int, ...]:
+    """Return the 32-bit words that a key's many keys are `derived` from; a `Generator` moves on.
+
+    Raises:
+        KeyTypeError: As of `words`.
+    """
+    return tuple(_seed_sequence(key).generate_state(8, np.uint32).tolist())
+
+
+def below(words: np.ndarray, counts: int | np.ndarray) -> np.ndarray:
+    """Turn uint64[B] words into int64[B] numbers from 0 up to, not including, `counts`, one or int64[B]."""
+    out = np.empty(len(words), np.int64)
+    if not isinstance(counts, np.ndarray):
+        counts = np.full(len(words), counts, np.int64)
+    kernels.active().below(words, counts, out)
+    return out
+
+
+class Order:
+    """The numbers from 0 to `size` - 1 in an order that a key chooses: a bijection, held in no memory.
+
+    Args:
+        key: As for `words`.
+        size: How many numbers, from 1 to 2**62.
+    """
+
+    def __init__(self, key: Any, size: int):
+        rows = math.isqrt(size - 1) + 1
+        columns = -(-size // rows)
+        # Of an odd table only the even permutations would be reached.
+        columns += columns % 2
+        self._size = size
+        self._sides = np.array([rows, columns], np.int64)
+        self._keys = words(key, 24 if size <= _FEW else 8)
+
+    def __call__(self, places: np.ndarray) -> np.ndarray:
+        """Return the numbers at places, int64[B]; -1 for -1."""
+        out = np.empty(len(places), np.int64)
+        kernels.active().permute(places, self._size, self._sides, self._keys, out)
+        return out
 
 
 def _seed_sequence(key: Any) -> np.random.SeedSequence:

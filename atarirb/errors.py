@@ -88,6 +88,10 @@ class DatasetError(AtarirbError, ValueError):
     """A dataset's files disagree with its manifest."""
 
 
+class StateError(AtarirbError, ValueError):
+    """A saved state is of other batches than those it is given to, or is none."""
+
+
 class BatchSizeError(AtarirbError, MemoryError):
     """A batch was asked for that is larger than this machine's memory."""
 

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 
-from atarirb import kernels
+from atarirb import draws, kernels
 from atarirb.errors import ArgumentError
 
 
@@ -47,20 +48,36 @@ class Legal:
         """int64[K], the episodes that have legal steps."""
         return np.flatnonzero(self.counts)
 
+    @classmethod
+    def joined(cls, parts: Sequence[Legal], offsets: np.ndarray) -> Legal:
+        """Put the legal steps of several datasets one after the other.
+
+        Args:
+            parts: Of each.
+            offsets: int64[parts], what to add to the numbers of each one's steps.
+        """
+        firsts = [part.first + offset for part, offset in zip(parts, offsets, strict=True)]
+        before = np.cumsum([0, *(part.total for part in parts)])
+        cumulative = [part.cumulative[:-1] + count for part, count in zip(parts, before[:-1], strict=True)]
+        return cls(first=np.concatenate(firsts), cumulative=np.concatenate([*cumulative, before[-1:]]))
+
     def only(self, episodes: np.ndarray) -> Legal:
         """Keep the legal steps of some episodes, bool[E]."""
         return _legal(self.first, np.where(episodes, self.counts, 0))
 
     def draw(self, words: np.ndarray) -> np.ndarray:
         """Turn uint64[B] random words into int64[B] steps, uniform over all legal ones."""
-        out = np.empty(len(words), np.int64)
-        kernels.active().draw(words, self.cumulative, self.first, out)
-        return out
+        return self.at(draws.below(words, self.total))
 
     def draw_by_episode(self, words: np.ndarray) -> np.ndarray:
         """Turn uint64[B, 2] random words into int64[B] steps: uniform episodes, then steps."""
-        out = np.empty(len(words), np.int64)
-        kernels.active().draw_by_episode(words, self.nonempty, self.cumulative, self.first, out)
+        episode = self.nonempty[draws.below(words[:, 0], len(self.nonempty))]
+        return self.first[episode] + draws.below(words[:, 1], self.counts[episode])
+
+    def at(self, numbers: np.ndarray) -> np.ndarray:
+        """Find the legal steps numbered so, int64[B], counted over all in their order; -1 for -1."""
+        out = np.empty(len(numbers), np.int64)
+        kernels.active().at(numbers, self.cumulative, self.first, out)
         return out
 
 
@@ -73,13 +90,22 @@ class EpisodeIndex:
         head_cut: bool[E], its beginning is lost.
         final: int64[E], number of the frame to show after its last step; -1 for none. An episode
             that ends without a terminal, but with such a frame, was truncated.
+        ended: bool[E], it is known to end there; by default those with a terminal or a final frame.
     """
 
-    def __init__(self, starts: np.ndarray, terminal_end: np.ndarray, head_cut: np.ndarray, final: np.ndarray):
+    def __init__(
+        self,
+        starts: np.ndarray,
+        terminal_end: np.ndarray,
+        head_cut: np.ndarray,
+        final: np.ndarray,
+        ended: np.ndarray | None = None,
+    ):
         self.starts = np.ascontiguousarray(starts, np.int64)
         self.terminal_end = np.ascontiguousarray(terminal_end, np.bool_)
         self.head_cut = np.ascontiguousarray(head_cut, np.bool_)
         self.final = np.ascontiguousarray(final, np.int64)
+        self.ended = self.terminal_end | (self.final >= 0) if ended is None else ended
 
     @classmethod
     def of(
@@ -97,7 +123,26 @@ class EpisodeIndex:
             ends = ends & ~episodes["time_limit"]
         steps = episodes["length"].sum()
         final = episodes["final"] if terminals_show_final else np.where(ends, -1, episodes["final"])
-        return cls(np.append(episodes["start"], steps), ends, episodes["head_cut"], final)
+        known = episodes["terminal"] | (episodes["final"] >= 0)
+        return cls(np.append(episodes["start"], steps), ends, episodes["head_cut"], final, known)
+
+    @classmethod
+    def joined(cls, parts: Sequence[EpisodeIndex], finals: Sequence[np.ndarray]) -> EpisodeIndex:
+        """Make one index of several datasets', one after the other.
+
+        Args:
+            parts: Their indices.
+            finals: int64[E] of each, its `final` in the numbering of frames of all.
+        """
+        offsets = np.cumsum([0, *(part.steps for part in parts)])
+        starts = [part.starts[:-1] + offset for part, offset in zip(parts, offsets[:-1], strict=True)]
+        return cls(
+            np.concatenate([*starts, offsets[-1:]]),
+            np.concatenate([part.terminal_end for part in parts]),
+            np.concatenate([part.head_cut for part in parts]),
+            np.concatenate(finals),
+            np.concatenate([part.ended for part in parts]),
+        )
 
     @property
     def steps(self) -> int:

@@ -9,49 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from atarirb import catalog, draws
-from atarirb.arguments import as_index, one_of, positive
-from atarirb.batch import OPTIONAL, Batch, Recipe, slices, transitions
-from atarirb.errors import (
-    ArgumentError,
-    ClosedError,
-    ColumnError,
-    DatasetNotFoundError,
-    UnknownGameError,
-)
-from atarirb.index import EpisodeIndex, Legal
+from atarirb import catalog, selection
+from atarirb.arguments import as_index
+from atarirb.batch import OPTIONAL, Batch, Recipe, gather, transitions
+from atarirb.errors import ArgumentError, ColumnError, DatasetNotFoundError, UnknownGameError
+from atarirb.index import EpisodeIndex
 from atarirb.info import DatasetInfo, describe
+from atarirb.sampler import Options, Sampler, check_output, pack_options, unpack_options
+from atarirb.selection import Selection
 from atarirb.store.dataset import Dataset
 from atarirb.store.manifest import RECORDED
-
-#: Lengths of slices whose starts are remembered.
-_MOST_LENGTHS = 16
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
-    """How a reader makes its batches; see `open` for each."""
-
-    frame_stack: int = 1
-    n_step: int = 1
-    gamma: float = 0.99
-    columns: tuple[str, ...] = ()
-    output: str = "numpy"
-    device: Any = None
-    time_limit: str = "terminated"
-    final: str = "zeros"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "frame_stack", positive("frame_stack", self.frame_stack, most=1 << 16))
-        object.__setattr__(self, "n_step", positive("n_step", self.n_step, most=1 << 16))
-        object.__setattr__(self, "columns", tuple(self.columns))
-        if not isinstance(self.gamma, (int, float, np.number)) or not 0 <= self.gamma <= 1:
-            raise ArgumentError(f"gamma is {self.gamma!r}, expected a number from 0 to 1")
-        one_of("output", self.output, ("numpy", "jax"))
-        one_of("time_limit", self.time_limit, ("terminated", "truncated"))
-        one_of("final", self.final, ("zeros", "stored"))
-        if self.device is not None and self.output != "jax":
-            raise ArgumentError("device= goes with output='jax'; NumPy arrays are on the host")
 
 
 def open(  # the name in atarirb's namespace, as gzip.open
@@ -63,6 +30,7 @@ def open(  # the name in atarirb's namespace, as gzip.open
     columns: Sequence[str] = (),
     output: str = "numpy",
     device: Any = None,
+    pin_memory: bool = False,
     time_limit: str = "terminated",
     final: str = "zeros",
 ) -> Reader:
@@ -73,10 +41,14 @@ def open(  # the name in atarirb's namespace, as gzip.open
         frame_stack: Frames per observation; more than 1 appends an axis, newest last.
         n_step: Steps between an observation and the next one.
         gamma: Discount per step, of n-step rewards and of `return_to_go`.
-        columns: More columns for each batch: "timestep", "episode", "return_to_go", "action_full",
-            "split", or one of the dataset's extra ones; see `atarirb.batch`.
-        output: "numpy" or "jax".
-        device: A `jax.Device` or `jax.sharding.Sharding` to put JAX arrays on.
+        columns: More columns for each batch: "timestep", "episode", "return_to_go",
+            "undiscounted_return_to_go", "action_full", "split", or the dataset's extra ones; see
+            `atarirb.batch`.
+        output: "numpy", "jax" or "torch".
+        device: Where to put the arrays: a `jax.Device` or `jax.sharding.Sharding`, also one over several
+            processes; or what `torch.device` takes.
+        pin_memory: Torch tensors that stay on the host are in pinned memory, and those that go to a device
+            go by way of it.
         time_limit: What the end of an episode of exactly 27,000 steps is. The logs have a terminal
             there, though the game went on: "terminated" leaves it so; "truncated" makes it a cut. Recordings
             know which it was, and are not changed.
@@ -91,7 +63,7 @@ def open(  # the name in atarirb's namespace, as gzip.open
         DatasetError: A file of it is missing, too short or of another kind than the manifest says.
         ArgumentError: An option cannot be.
         ColumnError: A column is unknown.
-        MissingPackageError: JAX arrays are wanted, and jax is not installed.
+        MissingPackageError: JAX arrays or torch tensors are wanted, and jax or torch is not installed.
     """
     options = Options(
         frame_stack=frame_stack,
@@ -100,44 +72,52 @@ def open(  # the name in atarirb's namespace, as gzip.open
         columns=_names(columns),
         output=output,
         device=device,
+        pin_memory=pin_memory,
         time_limit=time_limit,
         final=final,
     )
     return Reader(path, options)
 
 
-class Reader:
+class Reader(Sampler):
     """Batches from a dataset. Made by `open`.
 
     A reader holds no state that its answers depend on: it may be used from many threads, after a fork, and be
     pickled (it is opened again by its path).
     """
 
+    _dataset: Dataset | None
+
     def __init__(self, path: str | os.PathLike[str], options: Options):
         self._path = os.fspath(path)
         self._absolute = os.path.abspath(path)  # the working directory may change
+        self._name = f"the reader of {self._path!r}"
         self._options = options
-        if options.output == "jax":
-            from atarirb.outputs import jax as output
-
-            output.check(options.device)
-        self._dataset: Dataset | None = _open_dataset(self._path)
-        self._index = EpisodeIndex.of(
-            self._dataset.episodes,
-            time_limit_terminates=options.time_limit == "terminated"
-            or self._dataset.manifest.layout == RECORDED,
-            terminals_show_final=options.final == "stored",
-        )
-        self._recipe = _recipe(options, self._dataset)
-        self._draw_from(np.ones(len(self._dataset.episodes), np.bool_))
-        self._info = describe(self._path, self._dataset.manifest, self._dataset.episodes)
+        check_output(options)
+        self._dataset = _open_dataset(self._path)
         self._dataset.episodes.flags.writeable = False
+        self._recipe = _recipe(options, self._dataset)
+        self._info = describe(self._path, self._dataset.manifest, self._dataset.episodes)
+        self._draw_from(selection.whole(self._dataset.episodes))
 
-    def _draw_from(self, selected: np.ndarray) -> None:
-        self._selected = selected
+    def _draw_from(self, selected: Selection) -> None:
+        dataset = self._opened()
+        self._selection = selected
+        self._index = EpisodeIndex.of(
+            selected.episodes,
+            time_limit_terminates=self._options.time_limit == "terminated"
+            or dataset.manifest.layout == RECORDED,
+            terminals_show_final=self._options.final == "stored",
+        )
         valid = self._index.valid(self._options.frame_stack, self._options.n_step)
-        self._valid = valid if selected.all() else valid.only(selected)
-        self._slice_starts: dict[tuple[int, bool], Legal] = {}
+        self._valid = valid if selected.chosen.all() else valid.only(selected.chosen)
+        self._slice_starts = {}
+
+    def _narrowed(self, selected: Selection) -> Reader:
+        other = Reader.__new__(Reader)
+        other.__dict__.update(self.__dict__)
+        other._draw_from(selected)
+        return other
 
     # What it holds.
 
@@ -155,42 +135,70 @@ class Reader:
         """The episode table, one row each: see `atarirb.store.manifest.EPISODE`.
 
         Its ``return`` sums the rewards as logged; in the public logs they are clipped to {-1, 0, 1}.
+        Where a selection's edge cuts an episode, each piece has a row.
         """
-        return self._opened().episodes
+        self._opened()
+        return self._selection.episodes
 
     @property
     def selected(self) -> np.ndarray:
         """The numbers of the episodes that draws come from, int64[K]: all, or those of `select`."""
-        return np.flatnonzero(self._selected)
+        return np.flatnonzero(self._selection.chosen)
 
-    @property
-    def valid_steps(self) -> int:
-        """How many steps `sample` draws from."""
-        return self._valid.total
+    def select(
+        self,
+        episodes: Any = None,
+        *,
+        splits: Any = None,
+        steps: slice | range | None = None,
+        top: float | None = None,
+        fraction: float | None = None,
+        key: Any = None,
+    ) -> Reader:
+        """Draw from a part only, as ``reader.select(reader.episodes["return"] > 10)``.
 
-    def select(self, episodes: Any) -> Reader:
-        """Draw from some episodes only, as ``reader.select(reader.episodes["return"] > 10)``.
+        Of several conditions, `episodes`, `splits` and `steps` say together what is left, in any order;
+        `top` chooses of that, and `fraction` of what `top` left.
 
         Args:
             episodes: Numbers of episodes, or a mask over `episodes`; as for `get`.
+            splits: One split of the source files, or several: the steps that came from them.
+            steps: Neighbouring steps, as ``slice(0, 1_000_000)``.
+            top: This part of the whole episodes, those with the highest ``return``; of equal ones the
+                earlier. Episodes with a cut head or end have no known return and are left out. At least one.
+            fraction: A random part of the steps, in whole episodes: the episodes are taken in an order that
+                `key` chooses until they have this part of all their steps.
+            key: As for `sample`; with `fraction`.
 
         Returns:
-            A reader whose draws come from those of this one's episodes. It shares all maps: nothing is
-            copied, and draws are as fast. Steps and episodes keep their numbers, so `get`, `locate`
-            and `len` are the same.
+            A reader whose draws come from that part of this one's. It shares all maps: nothing is copied, and
+            draws are as fast. Steps keep their numbers, so `get`, `locate` and `len` go over the whole
+            dataset; episodes too, but where an edge of `splits` or `steps` cuts an episode: `episodes` then
+            has a row for each piece. A cut there is one like any other: no batch looks over it.
 
         Raises:
-            StepIndexError, StepIndexTypeError, ArgumentError: As for `get`; also if none is left.
+            StepIndexError, StepIndexTypeError, ArgumentError: As for `get`; also if nothing is left.
         """
-        chosen = np.zeros(len(self.episodes), np.bool_)
-        chosen[as_index(episodes, len(chosen), noun="episode")[0]] = True
-        chosen &= self._selected
-        if not chosen.any():
-            raise ArgumentError(f"no episode is selected of the {self._selected.sum():,} there are")
-        other = Reader.__new__(Reader)
-        other.__dict__.update(self.__dict__)
-        other._draw_from(chosen)
-        return other
+        dataset = self._opened()
+        ranges = []
+        if splits is not None:
+            ranges.append(_ranges_of(dataset, splits))
+        if steps is not None:
+            ranges.append(selection.step_range(steps, len(self)))
+        return self._narrowed(
+            selection.narrowed(
+                self._selection,
+                episodes=episodes,
+                ranges=ranges,
+                top=top,
+                fraction=fraction,
+                key=key,
+                rewards=self._rewards,
+            )
+        )
+
+    def _rewards(self, steps: np.ndarray) -> np.ndarray:
+        return gather(self._opened(), "reward", steps)
 
     def locate(self, indices: Any) -> tuple[np.ndarray, np.ndarray]:
         """Find steps in the source files.
@@ -232,92 +240,17 @@ class Reader:
 
     __getitem__ = get
 
-    # At random.
-
-    def sample(self, key: Any, n: int) -> Batch:
-        """Draw transitions uniformly over the valid steps, with replacement.
-
-        Args:
-            key: A JAX PRNG key, an int, a `numpy.random.SeedSequence` or a `Generator`; the same key
-                gives the same batch for every output, number of threads and machine.
-            n: How many.
-
-        Returns:
-            A batch as described in `atarirb.batch`, B = n.
-
-        Raises:
-            KeyTypeError: The key cannot be used.
-            ArgumentError: n < 1, or no step is valid.
-            BatchSizeError: The batch would be larger than this machine's memory.
-        """
-        n = positive("n", n)
-        dataset = self._opened()
-        if not self._valid.total:
-            raise ArgumentError(
-                f"no step to draw from is valid for frame_stack={self._options.frame_stack} "
-                f"and n_step={self._options.n_step}"
-            )
-        index = self._valid.draw(draws.words(key, n))
-        return self._output(transitions(dataset, self._index, self._recipe, index))
-
-    def sample_slices(
-        self, key: Any, n: int, length: int, *, strict_length: bool = True, weighting: str = "starts"
-    ) -> Batch:
-        """Draw slices: `length` consecutive valid steps of one episode each.
-
-        Args:
-            key: As for `sample`.
-            n: How many slices.
-            length: L, steps of a slice.
-            strict_length: False: episodes with fewer valid steps are drawn too, whole, and padded;
-                ``mask`` tells the padding.
-            weighting: "starts": every legal start is as likely as any other, so episodes count by
-                their length. "episodes": every episode that has a legal start is as likely as any
-                other, then every start in it.
-
-        Returns:
-            A batch with leaves [n, L, ...] and ``mask`` bool[n, L]; see `atarirb.batch`.
-
-        Raises:
-            KeyTypeError: The key cannot be used.
-            ArgumentError: n < 1, L < 1, or no episode is long enough; the message names the longest.
-        """
-        n, length = positive("n", n), positive("length", length)
-        one_of("weighting", weighting, ("starts", "episodes"))
-        dataset = self._opened()
-        legal = self._slice_starts.get((length, strict_length))
-        if legal is None:
-            legal = self._index.slice_starts(self._valid, length, strict=strict_length)
-            if len(self._slice_starts) >= _MOST_LENGTHS:
-                self._slice_starts.clear()
-            self._slice_starts[length, strict_length] = legal
-        if weighting == "starts":
-            starts = legal.draw(draws.words(key, n))
-        else:
-            starts = legal.draw_by_episode(draws.words(key, 2 * n).reshape(n, 2))
-        return self._output(slices(dataset, self._index, self._recipe, self._valid, starts, length))
-
-    # Its life.
-
-    def close(self) -> None:
-        """Let go of the maps; batches handed out stay good. Closing twice is harmless."""
-        self._dataset = None
-
-    def __enter__(self) -> Reader:
-        self._opened()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def _fingerprint(self) -> dict[str, Any]:
+        options = self._options
+        return {
+            "dataset": self._opened().manifest.fingerprint,
+            "selection": self._selection.fingerprint,
+            **{name: getattr(options, name) for name in ("frame_stack", "n_step", "time_limit", "final")},
+            "gamma": float(options.gamma),
+        }
 
     def __reduce__(self) -> tuple[Any, ...]:
-        options = self._options
-        if options.device is not None:
-            from atarirb.outputs import jax as output
-
-            options = dataclasses.replace(options, device=output.pack_device(options.device))
-        selected = None if self._selected.all() else np.packbits(self._selected)
-        return _reopen, (self._absolute, options, selected)
+        return _reopen, (self._absolute, pack_options(self._options), self._selection.packed())
 
     def __repr__(self) -> str:
         changed = [
@@ -328,18 +261,18 @@ class Reader:
         closed = "" if self._dataset else ", closed"
         return f"<atarirb.Reader {self._info.name}: {self._info.steps:,} steps{closed}{''.join(changed)}>"
 
-    def _opened(self) -> Dataset:
-        dataset = self._dataset
-        if dataset is None:
-            raise ClosedError(f"the reader of {self._path!r} is closed; open it again")
-        return dataset
 
-    def _output(self, batch: Batch) -> Batch:
-        if self._options.output == "numpy":
-            return batch
-        from atarirb.outputs import jax as output
-
-        return output.put(batch, self._options.device)
+def _ranges_of(dataset: Dataset, splits: Any) -> np.ndarray:
+    """Return the ranges of steps, int64[K, 2], that came from these splits."""
+    there = [shard.split for shard in dataset.manifest.shards]
+    wanted = np.atleast_1d(np.asarray(splits))
+    if wanted.ndim > 1 or wanted.dtype.kind not in "iu":
+        raise ArgumentError(f"splits is {splits!r:.80}, expected one number or several")
+    if missing := sorted(set(wanted.tolist()) - set(there)):
+        raise ArgumentError(f"no split {missing[0]} in this dataset; it has {there!r:.200}")
+    kept = np.isin(there, wanted)
+    changes = np.flatnonzero(np.diff(kept, prepend=False, append=False))
+    return dataset.offsets[changes].reshape(-1, 2)
 
 
 def _open_dataset(path: str) -> Dataset:
@@ -366,7 +299,8 @@ def _recipe(options: Options, dataset: Dataset) -> Recipe:
                 f"column 'action_full' needs the game's action set, and this dataset's game is not "
                 f"in the catalog: {error}"
             ) from None
-        console_actions = np.array(game.minimal_actions, np.int32)
+        console_actions = np.full((1, catalog.CONSOLE_ACTIONS), -1, np.int32)
+        console_actions[0, : len(game.minimal_actions)] = game.minimal_actions
     return Recipe(
         frame_stack=options.frame_stack,
         powers=float(options.gamma) ** np.arange(options.n_step + 1),
@@ -389,12 +323,8 @@ def _first(batch: Batch) -> Batch:
     return {name: _first(leaf) if isinstance(leaf, dict) else leaf[0, ...] for name, leaf in batch.items()}
 
 
-def _reopen(path: str, options: Options, selected: np.ndarray | None) -> Reader:
-    if options.device is not None:
-        from atarirb.outputs import jax as output
-
-        options = dataclasses.replace(options, device=output.unpack_device(options.device))
-    reader = Reader(path, options)
+def _reopen(path: str, options: Options, selected: tuple[list[int], bytes] | None) -> Reader:
+    reader = Reader(path, unpack_options(options))
     if selected is None:
         return reader
-    return reader.select(np.unpackbits(selected, count=len(reader.episodes)).astype(np.bool_))
+    return reader._narrowed(selection.unpacked(selected, reader._selection, reader._rewards))

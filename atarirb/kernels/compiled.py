@@ -357,6 +357,9 @@ def slice_rows(
     length = index.shape[1]
     for row in range(len(starts)):
         start = starts[row]
+        if start < 0:
+            index[row], mask[row], shown[row], newest[row], first[row] = -1, False, 0, -1, 0
+            continue
         episode = _route(episode_starts, start)
         stop = min(start + length, valid_first[episode] + cumulative[episode + 1] - cumulative[episode])
         for place in range(length):
@@ -403,18 +406,49 @@ def _high_product(a, b):
 
 
 @kernel
-def draw(words, cumulative, first, out):
-    total = np.uint64(cumulative[len(cumulative) - 1])
+def below(words, counts, out):
     for row in range(len(words)):
-        number = np.int64(_high_product(words[row], total))
+        out[row] = np.int64(_high_product(words[row], np.uint64(counts[row])))
+
+
+@kernel
+def at(numbers, cumulative, first, out):
+    for row in range(len(numbers)):
+        number = numbers[row]
+        if number < 0:
+            out[row] = -1
+            continue
         episode = _route(cumulative, number)
         out[row] = first[episode] + (number - cumulative[episode])
 
 
 @kernel
-def draw_by_episode(words, nonempty, cumulative, first, out):
-    episodes = np.uint64(len(nonempty))
-    for row in range(len(words)):
-        episode = nonempty[np.int64(_high_product(words[row, 0], episodes))]
-        count = np.uint64(cumulative[episode + 1] - cumulative[episode])
-        out[row] = first[episode] + np.int64(_high_product(words[row, 1], count))
+def _mixed(value, key):
+    """Hash a number under a key: the finalizer of SplitMix64."""
+    z = np.uint64(value) ^ key
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+@kernel
+def _turned(part, other, size, key):
+    """Add a hash of the one part of a number to the other, modulo its size."""
+    part += np.int64(_high_product(_mixed(other, key), np.uint64(size)))
+    return part - size if part >= size else part
+
+
+@kernel
+def permute(numbers, size, sides, keys, out):
+    rows, columns = sides[0], sides[1]
+    for place in range(len(numbers)):
+        number = numbers[place]
+        while number >= 0:
+            row, column = number // columns, number % columns
+            for turn in range(0, len(keys), 2):
+                row = _turned(row, column, rows, keys[turn])
+                column = _turned(column, row, columns, keys[turn + 1])
+            number = row * columns + column
+            if number < size:
+                break
+        out[place] = number

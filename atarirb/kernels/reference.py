@@ -148,7 +148,7 @@ def slice_rows(
     and of the `n_step` steps after them, as far as the episode has them; after its end, the final one.
 
     Args:
-        starts: int64[n], valid steps.
+        starts: int64[n], valid steps; -1 for a slice without any.
         episode_starts: int64[E + 1], first step of each episode, and the steps in all.
         valid_first: int64[E], first valid step of each episode.
         cumulative: int64[E + 1], valid steps before each episode, and in all.
@@ -162,6 +162,9 @@ def slice_rows(
     """
     length = index.shape[1]
     for row, start in enumerate(starts):
+        if start < 0:
+            index[row], mask[row], shown[row], newest[row], first[row] = -1, False, 0, -1, 0
+            continue
         episode = np.searchsorted(episode_starts, start, side="right") - 1
         valid_stop = valid_first[episode] + cumulative[episode + 1] - cumulative[episode]
         stop = min(start + length, valid_stop)
@@ -199,36 +202,68 @@ def returns_to_go(index, starts, gamma, offsets, reward_bases, reward_widths, ou
         out[row] = total
 
 
-def draw(words, cumulative, first, out):
-    """Turn random words into steps, each of the legal ones as likely as any other.
+def below(words, counts, out):
+    """Turn random words into numbers below `counts`, each as likely as any other.
 
-    The number drawn is the high half of word x total, so nothing is ever rejected; its bias is
-    below total / 2**64.
+    A number is the high half of word x count, so nothing is ever rejected; its bias is below
+    count / 2**64.
 
     Args:
         words: uint64[B], random.
+        counts: int64[B], above 0.
+        out: int64[B], out.
+    """
+    for row, word in enumerate(words):
+        out[row] = (int(word) * int(counts[row])) >> 64
+
+
+def at(numbers, cumulative, first, out):
+    """Find the legal steps of these numbers, counted over all of them in their order.
+
+    Args:
+        numbers: int64[B], below `cumulative[-1]`; -1 gives -1.
         cumulative: int64[E + 1], legal steps before each episode, and in all.
         first: int64[E], first legal step of each episode.
         out: int64[B], out.
     """
-    total = int(cumulative[-1])
-    for row, word in enumerate(words):
-        number = (int(word) * total) >> 64
+    for row, number in enumerate(numbers):
         episode = np.searchsorted(cumulative, number, side="right") - 1
-        out[row] = first[episode] + (number - cumulative[episode])
+        out[row] = -1 if number < 0 else first[episode] + (number - cumulative[episode])
 
 
-def draw_by_episode(words, nonempty, cumulative, first, out):
-    """Turn random words into steps: an episode first, then one of its legal steps.
+def _mixed(value, key):
+    """Hash a number under a key: the finalizer of SplitMix64 (Steele et al. 2014)."""
+    z = int(value) ^ int(key)
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+    return z ^ (z >> 31)
+
+
+def permute(numbers, size, sides, keys, out):
+    """Send numbers through a bijection of 0 .. size - 1 that keys choose.
+
+    A Feistel network whose halves are the row and the column of a number in a table, as near to a square
+    as can be, that has at least `size` places and hardly more (Black and Rogaway 2002, "Ciphers with
+    arbitrary finite domains"): in turn a hash of the one is added to the other, modulo its range. What
+    comes out too large is sent through again, which ends, since a bijection walks in cycles.
 
     Args:
-        words: uint64[B, 2], random.
-        nonempty: int64[K], the episodes that have legal steps.
-        cumulative: int64[E + 1], as for `draw`.
-        first: int64[E].
+        numbers: int64[B], below `size`; -1 gives -1.
+        size: How many numbers there are.
+        sides: Rows and columns of the table.
+        keys: uint64[rounds], an even number of them.
         out: int64[B], out.
     """
-    for row, (word, other) in enumerate(words):
-        episode = nonempty[(int(word) * len(nonempty)) >> 64]
-        count = int(cumulative[episode + 1] - cumulative[episode])
-        out[row] = first[episode] + ((int(other) * count) >> 64)
+    sides = tuple(map(int, sides))
+    for place, asked in enumerate(numbers):
+        number = int(asked)
+        while number >= 0:
+            halves = list(divmod(number, sides[1]))
+            for turn, key in enumerate(keys):
+                side = turn % 2
+                halves[side] += (_mixed(halves[1 - side], key) * sides[side]) >> 64
+                halves[side] %= sides[side]
+            number = halves[0] * sides[1] + halves[1]
+            if number < size:
+                break
+        out[place] = number

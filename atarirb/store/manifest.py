@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import itertools
 import json
 import math
@@ -210,6 +211,19 @@ class Manifest:
     def frames(self) -> int:
         """Frames in all: one a step, and the final ones."""
         return self.steps + sum(shard.finals for shard in self.shards)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the steps it holds, whatever the codec: of all but the files of the frames."""
+        shards = [
+            (shard.split, shard.steps, shard.finals, sorted(
+                (name, file.crc32) for name, file in shard.files.items() if name not in shard.frame_files
+            ))
+            for shard in self.shards
+        ]  # fmt: skip
+        columns = {name: dataclasses.asdict(column) for name, column in self.extra.items()}
+        content = [self.name, dataclasses.asdict(self.frame), columns, self.episodes_file.crc32, shards]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
     @property
     def bytes(self) -> int:
