@@ -225,9 +225,9 @@ def _check_alike(datasets: Sequence[Dataset]) -> None:
     for number, dataset in enumerate(datasets):
         if _frame(dataset) != _frame(usual):
             raise ArgumentError(
-                f"dataset {number}, {str(dataset.directory)!r}, has frames of {_frame(dataset)}, expected those "
-                f"of dataset 0, {str(usual.directory)!r}: {_frame(usual)}; read datasets as one only if their "
-                f"frames have one shape and dtype"
+                f"dataset {number}, {str(dataset.directory)!r}, has frames of {_frame(dataset)}, dataset 0, "
+                f"{str(usual.directory)!r}, of {_frame(usual)}; to be read as one they must have frames "
+                f"of one shape and dtype"
             )
 
 
