@@ -1,6 +1,7 @@
 """What a dataset of a whole run's size costs to open and to draw from."""
 
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -30,6 +31,49 @@ print(resident())
 """
     answer = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
     assert int(answer.stdout) < 200e6
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="needs Linux")
+def test_three_hundred_runs_are_open_at_once(run, tmp_path):
+    """50M steps each: 15 billion steps in one process, within what a system allows by default."""
+    limit = int(pathlib.Path("/proc/sys/vm/max_map_count").read_text())
+    if limit < 65_530:
+        pytest.skip(f"only {limit:,} maps are allowed here")
+    script = f"""
+import os, pathlib, resource
+import numpy as np
+from atarirb import kernels
+from atarirb.store.dataset import Dataset
+from atarirb.store.joined import Joined
+
+def seen():
+    status = pathlib.Path("/proc/self/status").read_text()
+    with open("/proc/self/maps") as file:
+        maps = sum(1 for _ in file)
+    files = len(os.listdir("/proc/self/fd"))
+    return np.array([int(status.split("VmRSS:")[1].split()[0]) * 1024, maps, files])
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+Dataset({str(tmp_path / "0")!r})
+before = seen()
+parts = [Dataset(f"{tmp_path}/{{number}}") for number in range(300)]
+opened = seen()
+joined = Joined(parts)
+print(*(opened - before), *(seen() - opened), joined.firsts[-1])
+out = np.full((3, 84, 84), 1, np.uint8)
+joined.frames.frames(kernels.ticket(), joined.firsts[[0, 150, 300]] - [0, 0, 1], out)
+print(out.max())
+"""
+    for number in range(300):
+        (tmp_path / str(number)).symlink_to(run)
+    answer = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    memory, maps, files, more_memory, more_maps, more_files, steps, value = map(int, answer.stdout.split())
+    assert memory < 200e6
+    assert maps < 46_500
+    assert (files, more_files) == (0, 0)
+    assert more_maps < 10
+    assert more_memory < 20e6
+    assert (steps, value) == (300 * 51_000_000, 0)
 
 
 def test_a_whole_run_is_drawn_from_evenly_to_its_end(run):

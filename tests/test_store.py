@@ -1,6 +1,8 @@
 """Datasets on disk: the golden one, and what opening refuses."""
 
+import errno
 import json
+import os
 import pathlib
 import pickle
 import re
@@ -14,11 +16,15 @@ import zstandard
 
 import atarirb
 from atarirb.errors import AtarirbError, DatasetError, DatasetNotFoundError
+from atarirb.store.building import put_manifest
+from atarirb.store.dataset import Dataset
 from atarirb.store.files import checksum
 from atarirb.store.manifest import read_manifest
-from atarirb.store.npy import NpyRows, NpyWriter, header, map_npy
+from atarirb.store.mapping import let_go, map_file
+from atarirb.store.npy import NpyRows, NpyWriter, check_npy, header, map_npy
 from atarirb.store.shards import narrowed
-from tests import make_golden, truth
+from benchmarks.workload import make_sparse
+from tests import make_golden, shards, truth
 from tests.logs import record
 from tests.test_ingest import digest
 
@@ -355,6 +361,161 @@ def test_a_header_is_numpys_own(tmp_path, shape):
     np.save(tmp_path / "a.npy", np.zeros(shape, np.uint8))
     assert (tmp_path / "a.npy").read_bytes().startswith(header(shape, np.dtype(np.uint8)))
     assert map_npy(tmp_path / "a.npy", shape, np.uint8).shape == shape
+
+
+def test_a_file_that_the_system_does_not_map_is_an_error_with_its_path(tmp_path):
+    path = tmp_path / "a.npy"
+    np.save(path, np.zeros(3))
+    with open(path, "r+b") as file:
+        descriptor = os.open(path, os.O_WRONLY)
+        try:
+            with pytest.raises(PermissionError) as error:
+                map_file(path, descriptor, 10)
+        finally:
+            os.close(descriptor)
+        assert (error.value.errno, error.value.filename) == (errno.EACCES, str(path))
+        mapped = map_file(path, file.fileno(), 10)
+    assert mapped.tobytes() == path.read_bytes()[:10]
+    with pytest.raises(ValueError, match="read-only"):
+        mapped[0] = 1
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        mapped.flags.writeable = True
+
+
+def limit_of_maps():
+    limit = pathlib.Path("/proc/sys/vm/max_map_count")
+    return int(limit.read_text()) if limit.exists() else 1 << 62
+
+
+@pytest.mark.skipif(limit_of_maps() > 200_000, reason="no limit on maps, or one that is far off")
+def test_an_error_for_want_of_maps_says_what_the_limit_is_and_what_to_do(tmp_path, python):
+    path, limit = tmp_path / "a.npy", limit_of_maps()
+    with open(path, "wb") as file:
+        file.truncate(1 << 40)
+    code = """
+        import os, resource, sys
+        from atarirb.store.mapping import map_file
+
+        descriptor = os.open(sys.argv[1], os.O_RDONLY)
+
+        def until_refused(size):
+            kept = []
+            try:
+                while len(kept) < 300_000:
+                    kept.append(map_file(sys.argv[1], descriptor, size))
+            except OSError as error:
+                print(error.errno, error.filename, error)
+
+        until_refused(131)
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 34, -1))
+        until_refused(1 << 32)
+    """
+    maps, space = python(code, path).splitlines()
+    assert maps.startswith(f"{errno.ENOMEM} {path} ") and space.startswith(f"{errno.ENOMEM} {path} ")
+    assert re.search(rf"no room to map 131 more bytes: this process has [\d,]+ maps, .* is {limit:,};", maps)
+    assert f"open fewer datasets at a time, or raise it with 'sysctl -w vm.max_map_count={4 * limit}'" in maps
+    assert "the address space is used up or limited (ulimit -v); open fewer datasets at a time" in space
+
+
+def test_a_header_of_another_writer_is_read_and_compared(tmp_path):
+    values = np.arange(6, dtype=np.int32).reshape(3, 2)
+    path = tmp_path / "a.npy"
+    text = b"{'shape':(3,2),'fortran_order':False,'descr':'<i4'}".ljust(117) + b"\n"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + values.tobytes())
+    np.testing.assert_array_equal(map_npy(path, (3, 2), np.int32), values)
+    long = text[:-1].ljust(4_000) + b"\n"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(long).to_bytes(2, "little") + long + values.tobytes())
+    np.testing.assert_array_equal(map_npy(path, (3, 2), np.int32), values)
+    np.save(path, values)
+    for read in (map_npy, check_npy):
+        with pytest.raises(DatasetError, match=r"holds int32\[3, 2\], expected int32\[2, 3\]"):
+            read(path, (2, 3), np.int32)
+        with pytest.raises(DatasetError, match=r"holds int32\[3, 2\], expected float32\[3, 2\]"):
+            read(path, (3, 2), np.float32)
+
+
+def resident(name):
+    """Bytes that this process has of the files of a name that it has mapped; None if it has mapped none."""
+    with open("/proc/self/smaps") as file:
+        parts = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", file.read(), flags=re.MULTILINE)
+    found = [part for part in parts if part.split("\n", 1)[0].endswith(f"/{name}")]
+    return sum(int(part.split("\nRss:")[1].split()[0]) for part in found) * 1024 if found else None
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/smaps"), reason="needs Linux")
+def test_an_episode_table_takes_no_memory_until_it_is_read(dataset):
+    expected = np.load(dataset / "episodes.npy")
+    opened = Dataset(dataset)
+    assert resident("episodes.npy") == 0
+    np.testing.assert_array_equal(opened.episodes, expected)
+    assert resident("episodes.npy") > 0
+    let_go(opened.episodes["start"][1:])
+    assert resident("episodes.npy") == 0
+    np.testing.assert_array_equal(opened.episodes, expected)
+    let_go(expected)  # of no file: nothing is done to it
+    np.testing.assert_array_equal(opened.episodes, expected)
+    rows = opened.episodes[1:3]
+    del opened
+    np.testing.assert_array_equal(rows, expected[1:3])
+    del rows
+    assert resident("episodes.npy") is None
+
+
+def test_a_table_that_was_replaced_is_read_on(dataset):
+    opened = Dataset(dataset)
+    expected = np.load(dataset / "episodes.npy")
+    content = (dataset / "episodes.npy").read_bytes()[:-1] + b"\x07"
+    put_manifest(dataset, opened.manifest, content)
+    assert {path.name for path in dataset.glob("episodes*")} == {"episodes.1.npy"}
+    put_manifest(dataset, read_manifest(dataset), content[:-1] + b"\x06")
+    assert {path.name for path in dataset.glob("episodes*")} == {"episodes.npy"}
+    np.testing.assert_array_equal(opened.episodes, expected)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sound"), [("final", 155, True), ("final", 157, False), ("final", 154, False)]
+)
+def test_a_final_frame_that_is_not_there_is_refused_at_open(tmp_path, codec, field, value, sound):
+    shards.write(tmp_path / "data", [[(100, 1, True), (55, 1, True)]], codec=codec)
+    table = np.load(tmp_path / "data/episodes.npy")
+    table[field][1] = value
+    np.save(tmp_path / "data/episodes.npy", table)
+    if sound:
+        assert Dataset(tmp_path / "data").episodes["final"].tolist() == [155, value]
+        return
+    with pytest.raises(DatasetError, match="episodes.npy: damaged"):
+        Dataset(tmp_path / "data")
+
+
+def test_each_row_of_a_long_episode_table_is_checked(tmp_path):
+    """Tables are checked a piece at a time: rows at the seams too."""
+    make_sparse(tmp_path / "data", shards=2, steps=20_000, episode=4)
+    table = np.load(tmp_path / "data/episodes.npy")
+    assert len(Dataset(tmp_path / "data").episodes) == 10_000
+    for row in (1, 4_095, 4_096, 4_097, 8_191, 8_192, 9_999):
+        for field, value in [("start", 1), ("length", 1), ("final", 3)]:
+            bad = table.copy()
+            bad[field][row] += value
+            np.save(tmp_path / "data/episodes.npy", bad)
+            with pytest.raises(DatasetError, match="its episodes do not cover the 40,000 steps"):
+                Dataset(tmp_path / "data")
+
+
+def test_a_dataset_is_read_on_when_the_working_directory_changes(dataset, tmp_path, monkeypatch):
+    monkeypatch.chdir(dataset.parent)
+    steps = np.arange(155)
+    with atarirb.open("data") as reader, atarirb.open(dataset) as other:
+        monkeypatch.chdir("/")
+        for found, expected in zip(reader.locate(steps), other.locate(steps), strict=True):
+            np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(reader[:]["observation"], other[:]["observation"])
+
+
+def test_a_column_that_is_gone_when_it_is_asked_for_is_an_error(dataset):
+    opened = Dataset(dataset)
+    (dataset / "00001/segments.npy").unlink()
+    with pytest.raises(DatasetError, match=r"00001/segments.npy: missing, though the manifest lists it"):
+        opened.slot_of(np.arange(155))
 
 
 def test_an_ingest_error_survives_pickling():

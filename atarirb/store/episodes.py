@@ -15,6 +15,7 @@ import numpy as np
 
 from atarirb.catalog import TIME_LIMIT
 from atarirb.errors import DatasetError
+from atarirb.store import mapping
 from atarirb.store.manifest import (
     COLUMNS,
     EPISODE,
@@ -27,6 +28,8 @@ from atarirb.store.manifest import (
 from atarirb.store.npy import NpyRows, map_npy
 
 _ROWS = 1 << 20
+#: Episodes checked at a time.
+_CHECKED = 1 << 12
 
 
 class Rows(Protocol):
@@ -57,29 +60,42 @@ def read_tables(directory: pathlib.Path) -> tuple[Manifest, np.ndarray]:
 
 
 def read_episodes(directory: pathlib.Path, manifest: Manifest) -> np.ndarray:
-    """Read a dataset's episode table.
+    """Map a dataset's episode table. It stays what it is: one that replaces it is another file.
 
     Returns:
-        EPISODE[E].
+        EPISODE[E], not writeable; none of it is in this process's memory until it is read.
 
     Raises:
         DatasetError: It is missing, of another size, or does not cover every step once: the kernels
             rely on that.
     """
     path = directory / manifest.episodes_name
-    table = np.array(map_npy(path, (manifest.episodes,), EPISODE))
-    stops = np.cumsum(table["length"])
-    covered = stops[-1] if len(stops) else 0
-    lengths = (table["length"] > 0) & (table["length"] <= manifest.steps)  # or their sums could wrap
-    sound = lengths.all() and (table["start"] == np.append(0, stops)[:-1]).all()
-    frames = manifest.steps + sum(shard.finals for shard in manifest.shards)
-    shown = table["final"][table["final"] != -1]
-    sound = sound and ((shown >= manifest.steps) & (shown < frames)).all()
-    if not sound or covered != manifest.steps:
+    table = map_npy(path, (manifest.episodes,), EPISODE)
+    sound = _covers(table, manifest.steps, manifest.frames)
+    mapping.let_go(table)
+    if not sound:
         raise DatasetError(
             f"{path}: damaged: its episodes do not cover the {manifest.steps:,} steps, each once"
         )
     return table
+
+
+def _covers(table: np.ndarray, steps: int, frames: int) -> bool:
+    """Tell whether episodes cover so many steps, each once, and show final frames that there are."""
+    if not len(table) or not steps:
+        return len(table) == steps
+    if table["start"][0] != 0:
+        return False
+    for first in range(0, len(table), _CHECKED):  # large arrays would come as fresh pages, which are slow
+        rows = table[first : first + _CHECKED]
+        start, length, final = (np.ascontiguousarray(rows[name]) for name in ("start", "length", "final"))
+        stop = np.append(table["start"][first + 1 : first + 1 + len(rows)], steps)[: len(rows)]
+        # They rise, from 0 to the steps in all: so no difference can wrap.
+        if (start >= stop).any() or (length != stop - start).any():
+            return False
+        if ((final != -1) & ((final < steps) | (final >= frames))).any():
+            return False
+    return True
 
 
 def column_rows(directory: pathlib.Path, shards: Sequence[ShardRecord], column: str) -> list[NpyRows]:

@@ -366,14 +366,16 @@ def _record(entry: dict[str, Any]) -> ShardRecord:
 def _typed(kind: type[T], content: dict[str, Any]) -> T:
     """Make a record, refusing values that are not of their field's plain type."""
     record = kind(**content)
-    for name, hint in _hints(kind).items():
+    for name, hint in _plain_fields(kind):
         value = getattr(record, name)
-        if hint in (int, str, bool) and type(value) is not hint:
+        if type(value) is not hint:
             raise TypeError(f"{name} is {value!r}")
         if hint is int and not 0 <= value < 2**63:
             raise ValueError(f"{name} is {value}")
     return record
 
 
-#: The types of a record's fields, by name.
-_hints = functools.cache(get_type_hints)
+@functools.cache
+def _plain_fields(kind: type) -> tuple[tuple[str, type], ...]:
+    """Return the fields of a record that are of a plain type, and which."""
+    return tuple((name, hint) for name, hint in get_type_hints(kind).items() if hint in (int, str, bool))

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import functools
 import io
 import math
-import mmap
 import os
 import pathlib
 
@@ -20,11 +20,16 @@ from numpy.lib import format as npy
 from zlib_ng import zlib_ng
 
 from atarirb.errors import DatasetError
-from atarirb.npyheader import read_header
+from atarirb.npyheader import MAGIC, read_header
 from atarirb.store.files import FileRecord
+from atarirb.store.mapping import map_file
 
 #: Bytes after which a file being written is flushed in the background.
 _FLUSH_BYTES = 32 << 20
+
+_VERSION_1 = MAGIC + bytes([1, 0])
+#: Bytes read of a file to see its header; longer ones are parsed.
+_HEADER_BYTES = 1024
 
 
 def header(shape: tuple[int, ...], dtype: np.dtype) -> bytes:
@@ -178,7 +183,7 @@ class NpyRows:
 
 
 def map_npy(
-    path: pathlib.Path, shape: tuple[int, ...], dtype: np.dtype, *, random: bool = False
+    path: str | os.PathLike[str], shape: tuple[int, ...], dtype: np.dtype, *, random: bool = False
 ) -> np.ndarray:
     """Map a file read-only, checking that it is whole and what it should be.
 
@@ -186,41 +191,81 @@ def map_npy(
         path: The file.
         shape: The shape it must have.
         dtype: The dtype it must have.
-        random: It is read in no order: without this advice the system reads ahead at every miss,
-            which makes random reads of a file larger than memory many times slower.
+        random: It is read in no order; see `atarirb.store.mapping.map_file`.
 
     Raises:
         DatasetError: It is missing, shorter or longer than `shape` needs, or of another dtype or shape.
+        OSError: It cannot be read or mapped.
     """
-    expected = header(shape, np.dtype(dtype))
-    size = len(expected) + np.dtype(dtype).itemsize * math.prod(shape)
+    dtype = np.dtype(dtype)
+    descriptor = open_file(path)
     try:
-        with open(path, "rb", buffering=0) as file:
-            found = os.fstat(file.fileno()).st_size
-            start = file.read(len(expected))
-            if start != expected:
-                offset = _check_description(path, file, shape, np.dtype(dtype))
-                size += offset - len(expected)
-            else:
-                offset = len(expected)
-            if found != size:
-                raise DatasetError(f"{path}: {found:,} bytes, expected {size:,}; it is damaged")
-            mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        offset, size = _check(path, descriptor, shape, dtype)
+        mapped = map_file(path, descriptor, size, random=random)
+    finally:
+        os.close(descriptor)
+    return mapped[offset:].view(dtype).reshape(shape)
+
+
+def check_npy(path: str | os.PathLike[str], shape: tuple[int, ...], dtype: np.dtype) -> None:
+    """Check a file as `map_npy` does, and do not map it.
+
+    Raises:
+        DatasetError: It is missing, shorter or longer than `shape` needs, or of another dtype or shape.
+        OSError: It cannot be read.
+    """
+    descriptor = open_file(path)
+    try:
+        _check(path, descriptor, shape, np.dtype(dtype))
+    finally:
+        os.close(descriptor)
+
+
+def open_file(path: str | os.PathLike[str]) -> int:
+    """Open a dataset's file for reading and return its descriptor.
+
+    Raises:
+        DatasetError: It is missing.
+        OSError: It cannot be opened.
+    """
+    try:  # a file object would take as long again, and a large run has hundreds of files
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         raise DatasetError(f"{path}: missing, though the manifest lists it") from None
-    if random and hasattr(mmap, "MADV_RANDOM"):
-        mapped.madvise(mmap.MADV_RANDOM)
-    count = math.prod(shape)
-    return np.frombuffer(mapped, dtype, count=count, offset=offset).reshape(shape)
 
 
-def _check_description(path: pathlib.Path, file: io.FileIO, shape: tuple[int, ...], dtype: np.dtype) -> int:
-    """Compare a header that is not ours to the letter; return where its data begin."""
-    file.seek(0)
-    try:
-        found = read_header(file)
-    except ValueError as error:
-        raise DatasetError(f"{path}: {error}") from error
-    if found != (shape, dtype):
-        raise DatasetError(f"{path}: holds {found[1]}{list(found[0])}, expected {dtype}{list(shape)}")
-    return file.tell()
+def _check(
+    path: str | os.PathLike[str], descriptor: int, shape: tuple[int, ...], dtype: np.dtype
+) -> tuple[int, int]:
+    """Check an open file; return where its data begin and where they end."""
+    found = os.lseek(descriptor, 0, os.SEEK_END)
+    start = os.pread(descriptor, _HEADER_BYTES, 0)
+    stop = 10 + int.from_bytes(start[8:10], "little")
+    text = f"{{'descr': {_descr(dtype)}, 'fortran_order': False, 'shape': {shape}, }}"
+    # Headers as numpy writes them are known by their text: parsing takes longer than all the rest.
+    if not start.startswith(_VERSION_1) or start[10:stop].rstrip(b" \n") != text.encode():
+        stop = _check_description(path, descriptor, shape, dtype)
+    size = stop + dtype.itemsize * math.prod(shape)
+    if found != size:
+        raise DatasetError(f"{path}: {found:,} bytes, expected {size:,}; it is damaged")
+    return stop, size
+
+
+@functools.cache
+def _descr(dtype: np.dtype) -> str:
+    return repr(npy.dtype_to_descr(dtype))
+
+
+def _check_description(
+    path: str | os.PathLike[str], descriptor: int, shape: tuple[int, ...], dtype: np.dtype
+) -> int:
+    """Compare a header that is not numpy's to the letter; return where its data begin."""
+    with open(descriptor, "rb", buffering=0, closefd=False) as file:
+        file.seek(0)
+        try:
+            found = read_header(file)
+        except ValueError as error:
+            raise DatasetError(f"{path}: {error}") from error
+        if found != (shape, dtype):
+            raise DatasetError(f"{path}: holds {found[1]}{list(found[0])}, expected {dtype}{list(shape)}")
+        return file.tell()

@@ -13,6 +13,8 @@ know nothing else of how frames are kept.
                                         write(rows, at); close() -> {name: FileRecord}; abandon()
     Frames(directories, steps, finals, shape, dtype)
                                         the frames of all shards: frames, pairs, stacks, stack_pairs
+    Frames.joined(parts)                those of several datasets in one, over the same maps: the steps' of
+                                        all parts, then the final ones; None if each must be asked itself
     InOrder(directory, steps, finals, shape, dtype)
                                         those of one shard, read by slices and not kept
 """
@@ -20,6 +22,7 @@ know nothing else of how frames are kept.
 from __future__ import annotations
 
 import math
+import os
 import pathlib
 from collections.abc import Sequence
 
@@ -27,7 +30,7 @@ import numpy as np
 
 from atarirb import kernels
 from atarirb.store.files import FileRecord
-from atarirb.store.npy import NpyRows, NpyWriter, header, map_npy
+from atarirb.store.npy import NpyRows, NpyWriter, check_npy, header, map_npy
 
 NAME = "raw"
 PARAMETERS: dict[str, int] = {}
@@ -91,7 +94,7 @@ class Frames:
 
     def __init__(
         self,
-        directories: Sequence[pathlib.Path],
+        directories: Sequence[str | os.PathLike[str]],
         steps: Sequence[int],
         finals: Sequence[int],
         shape: tuple[int, ...],
@@ -99,17 +102,36 @@ class Frames:
     ):
         self.shape = shape
         self.dtype = np.dtype(dtype)
-        self._maps = [
-            map_npy(directory / _FILE, (count + more, *shape), dtype, random=True)
+        self._held: Sequence[object] = [  # what keeps the maps alive
+            map_npy(f"{directory}/{_FILE}", (count + more, *shape), dtype, random=True)
             for directory, count, more in zip(directories, steps, finals, strict=True)
         ]
-        bases = kernels.addresses(self._maps)
+        self._shards = len(steps)
+        bases = kernels.addresses(self._held)
         self._offsets = firsts(steps, finals)
         if any(finals):  # to the kernels, the final frames of each shard are a shard of their own
             row_bytes = math.prod(shape) * self.dtype.itemsize
             bases = np.append(bases, bases + np.array(steps, np.uintp) * np.uintp(row_bytes))
         self._bases = bases
         self._blank = np.zeros(math.prod(shape), dtype)  # what stands where there is no frame
+
+    @classmethod
+    def joined(cls, parts: Sequence[Frames]) -> Frames:
+        """Read several datasets' frames as those of one, over the same maps.
+
+        Args:
+            parts: One or more, all of one shape and dtype.
+
+        Returns:
+            Their frames: those of the steps of all parts, then their final ones, each part by part.
+        """
+        self = cls.__new__(cls)
+        self.shape, self.dtype, self._blank = parts[0].shape, parts[0].dtype, parts[0]._blank
+        self._held = tuple(parts)
+        self._shards = sum(part._shards for part in parts)
+        self._offsets, order = join_firsts([(part._offsets, part._shards) for part in parts])
+        self._bases = np.concatenate([part._bases for part in parts])[order]
+        return self
 
     def frames(self, ticket: np.ndarray, index: np.ndarray, out: np.ndarray) -> None:
         """Gather frame ``index[i]`` into ``out[i]``; zeros for -1.
@@ -193,7 +215,7 @@ class InOrder:
         self, directory: pathlib.Path, steps: int, finals: int, shape: tuple[int, ...], dtype: np.dtype
     ):
         full = (steps + finals, *shape)
-        map_npy(directory / _FILE, full, dtype)  # it is what it must be
+        check_npy(directory / _FILE, full, dtype)
         self._rows = NpyRows(directory / _FILE, full, dtype)
 
     def __len__(self) -> int:
@@ -215,6 +237,21 @@ def firsts(steps: Sequence[int], finals: Sequence[int]) -> np.ndarray:
     """
     counts = [*steps, *finals] if any(finals) else steps
     return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+
+
+def join_firsts(parts: Sequence[tuple[np.ndarray, int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Number the first frames of several datasets' shards in one, as `firsts` does for those of one.
+
+    Args:
+        parts: Of each dataset what `firsts` gave, and its shards.
+
+    Returns:
+        The firsts, int64[V + 1], and int64[V], in which order the parts' V entries come in it.
+    """
+    final = np.concatenate([np.arange(len(offsets) - 1) >= shards for offsets, shards in parts])
+    order = np.argsort(final, kind="stable")
+    counts = np.concatenate([np.diff(offsets) for offsets, _ in parts])[order]
+    return np.concatenate([[0], np.cumsum(counts)]), order
 
 
 def as_bytes(out: np.ndarray) -> np.ndarray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import mmap
 import os
 import pathlib
 import threading
@@ -13,66 +12,29 @@ import numpy as np
 
 from atarirb import kernels, threads
 from atarirb.errors import DatasetError
-from atarirb.store.npy import map_npy
+from atarirb.store.mapping import let_go, map_file
+from atarirb.store.npy import map_npy, open_file
 from atarirb.store.packed import layout, libzstd, plain
-from atarirb.store.raw import as_bytes, as_pixels, firsts
+from atarirb.store.raw import as_bytes, as_pixels, firsts, join_firsts
 
 
-class Frames:
-    """The frames of all shards of a dataset. The face is that of `atarirb.store.raw.Frames`.
+class _Decoded:
+    """Frames that are decoded as they are asked for; of which shards, is for a subclass to say.
 
     A shard's templates are read when a frame of it is first asked for.
 
-    Args:
-        directories: The shards, in step order.
-        steps: Steps of each.
-        finals: Final frames of each, behind those of its steps.
-        shape: Shape of a frame.
-        dtype: Of its values.
-
     Attributes:
-        shape, dtype: The same.
-
-    Raises:
-        DatasetError: A file is missing, or of another size or kind than it must be.
+        shape, dtype: Of a frame.
     """
 
-    def __init__(
-        self,
-        directories: Sequence[pathlib.Path],
-        steps: Sequence[int],
-        finals: Sequence[int],
-        shape: tuple[int, ...],
-        dtype: np.dtype,
-    ):
-        self.shape = shape
-        self.dtype = np.dtype(dtype)
-        self._directories = list(directories)
-        self._steps = list(steps)
-        self._firsts = firsts(steps, finals)
-        shards = np.arange(len(steps))
-        runs = 2 if any(finals) else 1  # the final frames of each shard are a run of their own
-        self._shards = np.tile(shards, runs)
-        self._locals = np.concatenate([np.zeros(len(steps), np.int64), np.array(steps, np.int64)])
-        self._locals = self._locals[: len(self._shards)]
-        self._size = layout.frame_bytes(shape, self.dtype)
-        record = layout.record_dtype(self._size)
-        self._indexes = [
-            map_npy(directory / layout.INDEX, (layout.records(count + more),), record)
-            for directory, count, more in zip(directories, steps, finals, strict=True)
-        ]
-        self._packs = [
-            _map_pack(directory / layout.PACK, index)
-            for directory, index in zip(directories, self._indexes, strict=True)
-        ]
-        self._templates: dict[int, np.ndarray] = {}
-        self._loaded: set[int] = set()  # the shards whose templates the decoder has
-        self._missing = len(steps)
-        blank = np.zeros(math.prod(shape), self.dtype)  # what stands where there is no frame
-        # The kernels read little-endian numbers, and move values of these sizes.
-        able = kernels.compiles() and np.little_endian and self.dtype.itemsize in (1, 2, 4, 8)
-        library = libzstd.library()
-        self._decoder = _Compiled(self, library, blank) if able and library else _Plain(self, blank)
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    _firsts: np.ndarray  # int64[V + 1], number of the first frame of each run of frames of one shard
+    _shards: np.ndarray  # int64[V], the run's shard
+    _locals: np.ndarray  # int64[V], number in the shard of the run's first frame
+    _loaded: np.ndarray  # bool[S], the shards whose templates the decoder has
+    _missing: int  # how many those are not
+    _decoder: _Compiled | _Plain
 
     def frames(self, ticket: np.ndarray, index: np.ndarray, out: np.ndarray) -> None:
         """Gather frames; see `atarirb.store.raw.Frames`.
@@ -124,13 +86,6 @@ class Frames:
             )
         )
 
-    def let_go(self) -> None:
-        """Drop what was read of the blocks from this process's memory; the system may still have it."""
-        for pack in self._packs:
-            mapped = pack.base.obj if isinstance(pack.base, memoryview) else None
-            if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-                mapped.madvise(mmap.MADV_DONTNEED)
-
     def load(self, *frames: np.ndarray) -> None:
         """Read the templates of the shards that these frames are in, where that is not done yet."""
         if not self._missing:
@@ -138,30 +93,136 @@ class Frames:
         asked = np.concatenate(frames)
         runs = np.unique(np.searchsorted(self._firsts, asked[asked >= 0], side="right") - 1)
         for shard in np.unique(self._shards[runs]).tolist():
-            if shard not in self._loaded:
-                content = layout.read_dictionary(self._directories[shard] / layout.DICTIONARY, self._size)
-                # No lock, which a child forked meanwhile would find held for ever: whichever thread
-                # comes first has its templates used by all.
-                self._decoder.load(shard, self._templates.setdefault(shard, content))
-                self._loaded.add(shard)
-        self._missing = len(self._directories) - len(self._loaded)
+            self.load_shard(shard)
+        self._missing = int(np.count_nonzero(~self._loaded))
 
-    def _check(self, failed: int) -> None:
-        """Raise the error for a frame that could not be decoded; -1 for none."""
-        if failed < 0:
-            return
-        shard, number = self.locate(failed)
-        steps = self._steps[shard]
-        what = f"step {number:,}" if number < steps else f"final frame {number - steps:,}"
-        raise DatasetError(
-            f"{self._directories[shard] / layout.PACK}: the block of the shard's {what} is damaged; "
-            f"'atarirb verify --deep' tells what else is; a shard made anew from its source would mend it"
-        )
+    def load_shard(self, shard: int) -> None:
+        """Read a shard's templates, where that is not done yet."""
+        if not self._loaded[shard]:
+            self._load_shard(shard)
+            self._loaded[shard] = True
 
     def locate(self, frame: int) -> tuple[int, int]:
         """Return the shard that a frame is in, and its number there."""
         run = int(np.searchsorted(self._firsts, frame, side="right")) - 1
         return int(self._shards[run]), int(self._locals[run] + frame - self._firsts[run])
+
+    def _load_shard(self, shard: int) -> None:
+        """Have the decoder take a shard's templates in."""
+        raise NotImplementedError
+
+    def _damage(self, shard: int, number: int) -> DatasetError:
+        """Make the error for a frame that could not be decoded."""
+        raise NotImplementedError
+
+    def _check(self, failed: int) -> None:
+        """Raise the error for a frame that could not be decoded; -1 for none."""
+        if failed >= 0:
+            raise self._damage(*self.locate(failed))
+
+
+class Frames(_Decoded):
+    """The frames of all shards of a dataset. The face is that of `atarirb.store.raw.Frames`.
+
+    Args:
+        directories: The shards, in step order.
+        steps: Steps of each.
+        finals: Final frames of each, behind those of its steps.
+        shape: Shape of a frame.
+        dtype: Of its values.
+
+    Attributes:
+        shape, dtype: The same.
+
+    Raises:
+        DatasetError: A file is missing, or of another size or kind than it must be.
+    """
+
+    def __init__(
+        self,
+        directories: Sequence[str | os.PathLike[str]],
+        steps: Sequence[int],
+        finals: Sequence[int],
+        shape: tuple[int, ...],
+        dtype: np.dtype,
+    ):
+        self.shape = shape
+        self.dtype = np.dtype(dtype)
+        self._directories = list(directories)
+        self._steps = list(steps)
+        self._firsts = firsts(steps, finals)
+        shards = np.arange(len(steps))
+        runs = 2 if any(finals) else 1  # the final frames of each shard are a run of their own
+        self._shards = np.tile(shards, runs)
+        self._locals = np.concatenate([np.zeros(len(steps), np.int64), np.array(steps, np.int64)])
+        self._locals = self._locals[: len(self._shards)]
+        self._size = layout.frame_bytes(shape, self.dtype)
+        record = layout.record_dtype(self._size)
+        self._indexes = [
+            map_npy(f"{directory}/{layout.INDEX}", (layout.records(count + more),), record)
+            for directory, count, more in zip(directories, steps, finals, strict=True)
+        ]
+        self._packs = [
+            _map_pack(f"{directory}/{layout.PACK}", index)
+            for directory, index in zip(directories, self._indexes, strict=True)
+        ]
+        self._templates: dict[int, np.ndarray] = {}
+        self._loaded = np.zeros(len(steps), np.bool_)
+        self._missing = len(steps)
+        blank = np.zeros(math.prod(shape), self.dtype)  # what stands where there is no frame
+        # The kernels read little-endian numbers, and move values of these sizes.
+        able = kernels.compiles() and np.little_endian and self.dtype.itemsize in (1, 2, 4, 8)
+        library = libzstd.library()
+        if not able or not library:
+            self._decoder = _Plain(self, blank)
+            return
+        self._decoder = _Compiled(
+            library,
+            blank,
+            record["length"].base.itemsize,
+            firsts=self._firsts,
+            shards=self._shards,
+            locals=self._locals,
+            packs=kernels.addresses(self._packs),
+            pack_bytes=np.array([len(pack) for pack in self._packs], np.int64),
+            indexes=kernels.addresses(self._indexes),
+            starts=np.zeros(len(steps), np.uint32),
+            dictionaries=np.zeros(len(steps), np.uintp),
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Frames]) -> _Joined | None:
+        """Read several datasets' frames as those of one; see `atarirb.store.raw.Frames`.
+
+        Args:
+            parts: One or more, all of one shape and dtype.
+
+        Returns:
+            Their frames, which share maps and templates with the parts; None where frames are not decoded
+            by the kernels.
+        """
+        compiled = all(isinstance(part._decoder, _Compiled) for part in parts)
+        return _Joined(parts) if compiled else None
+
+    def let_go(self) -> None:
+        """Drop what was read of the blocks from this process's memory; the system may still have it."""
+        for pack in self._packs:
+            let_go(pack)
+
+    def _load_shard(self, shard: int) -> None:
+        place = pathlib.Path(self._directories[shard], layout.DICTIONARY)
+        content = layout.read_dictionary(place, self._size)
+        # No lock, which a child forked meanwhile would find held for ever: whichever thread
+        # comes first has its templates used by all.
+        self._decoder.load(shard, self._templates.setdefault(shard, content))
+
+    def _damage(self, shard: int, number: int) -> DatasetError:
+        steps = self._steps[shard]
+        what = f"step {number:,}" if number < steps else f"final frame {number - steps:,}"
+        return DatasetError(
+            f"{self._directories[shard]}/{layout.PACK}: the block of the shard's {what} is damaged; "
+            f"'atarirb verify --deep' tells what else is; a shard made anew from its source would mend it"
+        )
 
     def blocks(self, frames: np.ndarray) -> Iterator[tuple[int, int, memoryview]]:
         """Yield of each frame, int64[B], none of them -1, its shard, its number there and its block.
@@ -184,6 +245,55 @@ class Frames:
         ):
             view = views[shard]
             yield shard, number, view[begin:end] if end <= len(view) else view[:0]
+
+
+class _Joined(_Decoded):
+    """The frames of several datasets as those of one, by the tables of all; see `Frames.joined`."""
+
+    def __init__(self, parts: Sequence[Frames]):
+        self.shape, self.dtype = parts[0].shape, parts[0].dtype
+        self._parts = tuple(parts)
+        decoders = [part._decoder for part in parts]
+        tables = [decoder.tables for decoder in decoders]
+        counts = [len(table.packs) for table in tables]
+        self._parts_firsts = np.concatenate([[0], np.cumsum(counts)])  # each part's first shard
+        self._firsts, order = join_firsts(
+            [(table.firsts, count) for table, count in zip(tables, counts, strict=True)]
+        )
+        shifted = [table.shards + first for table, first in zip(tables, self._parts_firsts, strict=False)]
+        self._shards = np.concatenate(shifted)[order]
+        self._locals = np.concatenate([table.locals for table in tables])[order]
+        self._loaded = np.zeros(sum(counts), np.bool_)
+        self._missing = sum(counts)
+        self._decoder = _Compiled(
+            decoders[0].library,
+            decoders[0].blank,
+            decoders[0].width,
+            firsts=self._firsts,
+            shards=self._shards,
+            locals=self._locals,
+            packs=np.concatenate([table.packs for table in tables]),
+            pack_bytes=np.concatenate([table.pack_bytes for table in tables]),
+            indexes=np.concatenate([table.indexes for table in tables]),
+            starts=np.zeros(sum(counts), np.uint32),
+            dictionaries=np.zeros(sum(counts), np.uintp),
+        )
+
+    def _load_shard(self, shard: int) -> None:
+        part, number = self._part(shard)
+        part.load_shard(number)
+        ours, theirs = self._decoder.tables, part._decoder.tables
+        ours.starts[shard] = theirs.starts[number]
+        ours.dictionaries[shard] = theirs.dictionaries[number]
+
+    def _damage(self, shard: int, number: int) -> DatasetError:
+        part, shard = self._part(shard)
+        return part._damage(shard, number)
+
+    def _part(self, shard: int) -> tuple[Frames, int]:
+        """Return the part that a shard is of, and its number there."""
+        part = int(np.searchsorted(self._parts_firsts, shard, side="right")) - 1
+        return self._parts[part], shard - int(self._parts_firsts[part])
 
 
 class InOrder:
@@ -213,52 +323,43 @@ class InOrder:
 class _Compiled:
     """Decodes by the kernels, in whatever thread calls."""
 
-    def __init__(self, frames: Frames, library: libzstd.Library, blank: np.ndarray):
+    def __init__(self, library: libzstd.Library, blank: np.ndarray, width: int, **tables: np.ndarray):
         from atarirb.kernels import unpacking
 
         self._kernels = unpacking
-        self._library = library
-        self._blank = blank
-        self._size = frames._size
-        self._width = frames._indexes[0].dtype["length"].base.itemsize if frames._indexes else 2
-        self._tables = unpacking.Tables(
-            firsts=frames._firsts,
-            shards=frames._shards,
-            locals=frames._locals,
-            packs=kernels.addresses(frames._packs),
-            pack_bytes=np.array([len(pack) for pack in frames._packs], np.int64),
-            indexes=kernels.addresses(frames._indexes),
-            starts=np.zeros(len(frames._packs), np.uint32),
-            dictionaries=np.zeros(len(frames._packs), np.uintp),
-        )
+        self.tables = unpacking.Tables(**tables)
+        self.library = library
+        self.blank = blank
+        self.width = width  # bytes of a length in the index
+        self._size = blank.nbytes
         self._held: dict[int, libzstd.Held] = {}
         self._local = threading.local()
 
     def load(self, shard: int, content: np.ndarray) -> None:
         """Take the templates of a shard in, which the caller keeps alive."""
-        dictionary = self._held.setdefault(shard, self._library.dictionary(content))
-        self._tables.starts[shard] = layout.start_value(content)
-        self._tables.dictionaries[shard] = dictionary.address
+        dictionary = self._held.setdefault(shard, self.library.dictionary(content))
+        self.tables.starts[shard] = layout.start_value(content)
+        self.tables.dictionaries[shard] = dictionary.address
 
     def frames(self, ticket, index, out):
-        return self._kernels.frames(ticket, self._tables, self._codec(), index, out)
+        return self._kernels.frames(ticket, self.tables, self._codec(), index, out)
 
     def pairs(self, ticket, index, next_index, out, next_out):
-        return self._kernels.pairs(ticket, self._tables, self._codec(), index, next_index, out, next_out)
+        return self._kernels.pairs(ticket, self.tables, self._codec(), index, next_index, out, next_out)
 
     def stacks(self, ticket, index, newest, first, out):
         return self._kernels.stacks(
-            ticket, self._tables, self._codec(), index, newest, first, *self._scratch(out), self._blank, out
+            ticket, self.tables, self._codec(), index, newest, first, *self._scratch(out), self.blank, out
         )
 
     def stack_pairs(self, ticket, index, next_index, next_newest, first, out, next_out):
         return self._kernels.stack_pairs(
-            ticket, self._tables, self._codec(), index, next_index, next_newest, first,
-            *self._scratch(out), self._blank, out, next_out,
+            ticket, self.tables, self._codec(), index, next_index, next_newest, first,
+            *self._scratch(out), self.blank, out, next_out,
         )  # fmt: skip
 
     def _codec(self) -> tuple[int, int, int, int]:
-        return self._library.decompress, self._library.context(), self._size, self._width
+        return self.library.decompress, self.library.context(), self._size, self.width
 
     def _scratch(self, out: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return this thread's frames decoded before, and which they are."""
@@ -283,22 +384,17 @@ class _Plain:
         self.stack_pairs = self._decoder.stack_pairs
 
 
-def _map_pack(path: pathlib.Path, index: np.ndarray) -> np.ndarray:
+def _map_pack(path: str, index: np.ndarray) -> np.ndarray:
     """Map the blocks of a shard, uint8[bytes], checking that there are as many as the index says."""
     expected = int(index[-1]["offset"]) + int(index[-1]["length"].sum(dtype=np.int64)) if len(index) else 0
+    descriptor = open_file(path)
     try:
-        with open(path, "rb", buffering=0) as file:
-            found = os.fstat(file.fileno()).st_size
-            if found != expected:
-                raise DatasetError(f"{path}: {found:,} bytes, expected {expected:,}; it is damaged")
-            if not found:
-                return np.zeros(0, np.uint8)
-            mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-    except FileNotFoundError:
-        raise DatasetError(f"{path}: missing, though the manifest lists it") from None
-    if hasattr(mmap, "MADV_RANDOM"):
-        mapped.madvise(mmap.MADV_RANDOM)
-    return np.frombuffer(mapped, np.uint8)
+        found = os.lseek(descriptor, 0, os.SEEK_END)
+        if found != expected:
+            raise DatasetError(f"{path}: {found:,} bytes, expected {expected:,}; it is damaged")
+        return map_file(path, descriptor, found, random=True) if found else np.zeros(0, np.uint8)
+    finally:
+        os.close(descriptor)
 
 
 def _before(index: np.ndarray, newest: np.ndarray, first: np.ndarray, depth: int) -> list[np.ndarray]:
