@@ -146,6 +146,30 @@ def put(batch: dict[str, Any], device: Any = None, *, rows: int | None = None) -
     return _merged(batch, moved)
 
 
+def unpack(batch: dict[str, Any]) -> dict[str, Any]:
+    """Make both observations of a batch of windows; see `atarirb.windows`. To be called inside jit.
+
+    Args:
+        batch: A batch of windows as JAX arrays: ``window`` [B, S + K, *frame] and ``shift`` bool[B, K].
+
+    Returns:
+        The batch of transitions that it stands for: ``observation`` and ``next.observation``
+        [B, *frame, S], or [B, *frame] if S is 1, in the place of ``window`` and ``shift``.
+    """
+    jnp = _jax().numpy
+    rest = dict(batch)
+    window, shift = jnp.moveaxis(rest.pop("window"), 1, -1), rest.pop("shift")
+    most = shift.shape[1]
+    depth = window.shape[-1] - most
+    observation, following = window[..., :depth], jnp.zeros_like(window[..., :depth])
+    for begin in range(1, most + 1):
+        here = shift[:, begin - 1].reshape(-1, *[1] * (window.ndim - 1))
+        following = jnp.where(here, window[..., begin : begin + depth], following)
+    if depth == 1:
+        observation, following = observation[..., 0], following[..., 0]
+    return rest | {"observation": observation, "next": batch["next"] | {"observation": following}}
+
+
 def _global(leaf: np.ndarray, sharding: Any, first: int, rows: int | None) -> Any:
     """Make a global array of which `leaf` has the rows from `first` on; all of them if `rows` is None."""
     shape = leaf.shape if rows is None else (rows, *leaf.shape[1:])
