@@ -116,6 +116,7 @@ def two_devices(small, python):
         import numpy as np
         from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
         import atarirb
+        from atarirb.outputs.jax import put, rows_of
         from tests import truth
 
         path = sys.argv[1]
@@ -147,6 +148,25 @@ def two_devices(small, python):
                 ) and truth.digest(again) == expected
             except Exception as error:
                 found["pickled"] = repr(error)
+        report["rows"] = [rows_of(rows, 16), rows_of(SingleDeviceSharding(second), 15)]
+        report["errors"] = errors = {}
+        whole = atarirb.open(path).get(range(16))
+        columns = NamedSharding(Mesh(np.array([[first, second]]), ("rows", "columns")),
+                                PartitionSpec("rows", "columns"))
+        for name, call in {
+            "rows_of": lambda: rows_of(rows, 15),
+            "rows of columns": lambda: rows_of(columns, 16),
+            "rows": lambda: put(whole, rows, rows=32),
+            "rows of a device": lambda: put(whole, second, rows=32),
+            "sharding": lambda: atarirb.open(path, output="jax", device=rows).sample(1, 15),
+            "columns": lambda: atarirb.open(path, output="jax", device=columns).sample(1, 16),
+            "single": lambda: atarirb.open(path, output="jax", device=rows)[3],
+        }.items():
+            try:
+                errors[name] = repr(call())
+            except atarirb.errors.ArgumentError as error:
+                errors[name] = str(error)
+        report["whole"] = truth.digest(put(whole, rows, rows=16)) == truth.digest(whole)
         print(json.dumps(report))
     """
     return json.loads(python(code, small[0], XLA_FLAGS="--xla_force_host_platform_device_count=2"))
@@ -172,6 +192,27 @@ def test_values_do_not_depend_on_the_placement(two_devices, placement):
 @pytest.mark.parametrize("placement", ["device", "one device", "sharding"])
 def test_a_reader_is_pickled_with_its_placement(two_devices, placement):
     assert two_devices[placement]["pickled"] is True
+
+
+def test_one_process_holds_all_rows_of_a_batch(two_devices):
+    assert two_devices["rows"] == [[0, 16], [0, 15]]
+    assert two_devices["whole"]
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        ("rows_of", "a batch of 15 rows does not divide over the 2 shards"),
+        ("rows of columns", "partitions more than the rows of a batch"),
+        ("rows", "has shape (16,), expected 32 rows"),
+        ("rows of a device", "has shape (16,), expected 32 rows"),
+        ("sharding", "leaf ['action'] has shape (15,), which does not divide"),
+        ("columns", "leaf ['action'] has shape (16,), fewer axes than"),
+        ("single", "leaf ['action'] has shape (), fewer axes than"),
+    ],
+)
+def test_a_batch_that_does_not_fit_its_sharding_is_refused(two_devices, call, words):
+    assert words in two_devices["errors"][call]
 
 
 def test_opening_touches_no_accelerator(small, python):
