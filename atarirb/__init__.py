@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from atarirb.catalog import available_datasets
     from atarirb.errors import AtarirbError
     from atarirb.info import DatasetInfo
+    from atarirb.loader import Batches
+    from atarirb.mixture import Mixture, mix
     from atarirb.reader import Reader, open
     from atarirb.recording.recorder import Recorder
     from atarirb.verbs.bench import bench
@@ -31,8 +33,10 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "AtarirbError": "errors",
+    "Batches": "loader",
     "DatasetInfo": "info",
     "LogsInfo": "verbs.record",
+    "Mixture": "mixture",
     "Reader": "reader",
     "Recorder": "recording.recorder",
     "available_datasets": "catalog",
@@ -40,6 +44,7 @@ _HOMES = {
     "convert": "verbs.convert",
     "env": "verbs.env",
     "ingest": "verbs.ingest",
+    "mix": "mixture",
     "open": "reader",
     "preview": "verbs.preview",
     "record": "verbs.record",
@@ -49,8 +54,10 @@ _HOMES = {
 
 __all__ = [
     "AtarirbError",
+    "Batches",
     "DatasetInfo",
     "LogsInfo",
+    "Mixture",
     "Reader",
     "Recorder",
     "available_datasets",
@@ -58,6 +65,7 @@ __all__ = [
     "convert",
     "env",
     "ingest",
+    "mix",
     "open",
     "preview",
     "record",

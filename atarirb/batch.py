@@ -101,8 +101,8 @@ def transitions(dataset: Data, episodes: EpisodeIndex, recipe: Recipe, index: np
     shape = _observation_shape(dataset, recipe)
     observation = pool.empty((rows, *shape), dataset.frames.dtype)
     next_observation = pool.empty((rows, *shape), dataset.frames.dtype)
-    step = _empty_steps(rows)
-    _describe(dataset, episodes, recipe, index, step)
+    step = empty_steps(rows)
+    describe(dataset, episodes, recipe, index, step)
 
     def work(ticket: np.ndarray) -> None:
         if recipe.frame_stack == 1:
@@ -114,8 +114,8 @@ def transitions(dataset: Data, episodes: EpisodeIndex, recipe: Recipe, index: np
             )  # fmt: skip
 
     threads.spread(work, 2 * observation.nbytes)
-    batch = _assemble(step, index, observation, next_observation)
-    batch |= _columns(dataset, episodes, recipe, index)
+    batch = assemble(step, index, observation, next_observation)
+    batch |= columns_of(dataset, episodes, recipe, index)
     return batch
 
 
@@ -153,11 +153,11 @@ def slices(
     frames = frames.reshape(count, span, *shape)
 
     flat = index.reshape(-1)
-    step = _empty_steps(len(flat))
-    _describe(dataset, episodes, recipe, flat, step)
+    step = empty_steps(len(flat))
+    describe(dataset, episodes, recipe, flat, step)
     step = {name: values.reshape(index.shape) for name, values in step.items()}
-    batch = _assemble(step, index, frames[:, :length], frames[:, recipe.n_step :])
-    for name, values in _columns(dataset, episodes, recipe, flat).items():
+    batch = assemble(step, index, frames[:, :length], frames[:, recipe.n_step :])
+    for name, values in columns_of(dataset, episodes, recipe, flat).items():
         batch[name] = values.reshape(*index.shape, *values.shape[1:])
     batch["mask"] = mask
     return batch
@@ -168,7 +168,7 @@ def _observation_shape(dataset: Data, recipe: Recipe) -> tuple[int, ...]:
     return (*dataset.frames.shape, *stack)
 
 
-def _empty_steps(rows: int) -> dict[str, np.ndarray]:
+def empty_steps(rows: int) -> dict[str, np.ndarray]:
     """Make what the kernel `steps` fills, in its order."""
     return {
         "first": np.empty(rows, np.int64),
@@ -182,7 +182,7 @@ def _empty_steps(rows: int) -> dict[str, np.ndarray]:
     }
 
 
-def _describe(
+def describe(
     dataset: Data,
     episodes: EpisodeIndex,
     recipe: Recipe,
@@ -196,12 +196,13 @@ def _describe(
     )  # fmt: skip
 
 
-def _assemble(
+def assemble(
     step: dict[str, np.ndarray],
     index: np.ndarray,
     observation: np.ndarray,
     next_observation: np.ndarray,
 ) -> Batch:
+    """Put a batch together of what `describe` filled in and the frames."""
     return {
         "observation": observation,
         "action": step["action"],
@@ -220,7 +221,7 @@ def _assemble(
     }
 
 
-def _columns(
+def columns_of(
     dataset: Data, episodes: EpisodeIndex, recipe: Recipe, index: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Make the optional columns of steps `index`, int64[B]; zeros where it is -1."""

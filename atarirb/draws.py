@@ -15,6 +15,8 @@ import numpy as np
 from atarirb import kernels
 from atarirb.errors import KeyTypeError
 
+#: Words that an order takes.
+ORDER_WORDS = 24
 #: Numbers up to which an order is of few: they need more rounds to be mixed, and cost no time.
 _FEW = 1 << 12
 
@@ -66,22 +68,27 @@ def below(words: np.ndarray, counts: int | np.ndarray) -> np.ndarray:
     return out
 
 
+def order(key: Any, size: int) -> Order:
+    """Return the order of `size` numbers that a key chooses; the key as for `words`."""
+    return Order(words(key, ORDER_WORDS), size)
+
+
 class Order:
     """The numbers from 0 to `size` - 1 in an order that a key chooses: a bijection, held in no memory.
 
     Args:
-        key: As for `words`.
+        keys: uint64[`ORDER_WORDS`], random words.
         size: How many numbers, from 1 to 2**62.
     """
 
-    def __init__(self, key: Any, size: int):
+    def __init__(self, keys: np.ndarray, size: int):
         rows = math.isqrt(size - 1) + 1
         columns = -(-size // rows)
         # Of an odd table only the even permutations would be reached.
         columns += columns % 2
         self._size = size
         self._sides = np.array([rows, columns], np.int64)
-        self._keys = words(key, 24 if size <= _FEW else 8)
+        self._keys = keys[: ORDER_WORDS if size <= _FEW else 8]
 
     def __call__(self, places: np.ndarray) -> np.ndarray:
         """Return the numbers at places, int64[B]; -1 for -1."""

@@ -36,8 +36,8 @@ _ORDERS, _DRAWS = 0, 1
 class Batches:
     """An iterator over batches, also a context manager. Made by `batches` of a reader or a mixture.
 
-    Iterating ends after the last epoch; `close`, the end of a ``with`` block, or the end of the object stop the
-    threads that make batches ahead. It is for one thread at a time. A child made by fork goes on where
+    Iterating ends after the last epoch; `close`, the end of a ``with`` block, or the end of the object stop
+    the threads that make batches ahead. It is for one thread at a time. A child made by fork goes on where
     its parent was.
 
     What fails while a batch is made ahead is raised by the `next` that would return it, with the traceback

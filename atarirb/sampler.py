@@ -241,8 +241,8 @@ class Sampler:
         return legal.draw(draws.words(key, n))
 
     def _epoch(self, key: Any, legal: Legal, places: np.ndarray, batch_size: int) -> np.ndarray:
-        """Find the legal steps at places, int64[B], of an epoch's order; -1 for -1."""
-        return legal.at(draws.Order(key, legal.total)(places))
+        """Find the legal steps at places, int64[B], of the order that a key gives an epoch; -1 for -1."""
+        return legal.at(draws.order(key, legal.total)(places))
 
     def _epoch_rows(self, legal: Legal, batch_size: int, replacement: bool) -> int:
         """Return the rows of an epoch."""

@@ -196,7 +196,7 @@ def _some(table: np.ndarray, chosen: np.ndarray, part: float, key: Any) -> np.nd
     candidates = np.flatnonzero(chosen)
     if not len(candidates):
         return chosen
-    order = candidates[draws.Order(key, len(candidates))(np.arange(len(candidates)))]
+    order = candidates[draws.order(key, len(candidates))(np.arange(len(candidates)))]
     held = np.cumsum(table["length"][order])
     count = int(np.searchsorted(held, part * held[-1], side="left")) + 1
     some = np.zeros(len(table), np.bool_)

@@ -20,24 +20,23 @@ from __future__ import annotations
 import numpy as np
 
 from atarirb import threads
-from atarirb.batch import Batch, Recipe, _assemble, _columns, _describe, _empty_steps
+from atarirb.batch import Batch, Data, Recipe, assemble, columns_of, describe, empty_steps
 from atarirb.buffers import pool
 from atarirb.index import EpisodeIndex
-from atarirb.store.dataset import Dataset
 
 
-def windows(dataset: Dataset, episodes: EpisodeIndex, recipe: Recipe, index: np.ndarray) -> Batch:
+def windows(dataset: Data, episodes: EpisodeIndex, recipe: Recipe, index: np.ndarray) -> Batch:
     """Gather the transitions of steps `index`, int64[B], as windows."""
-    step = _empty_steps(len(index))
-    _describe(dataset, episodes, recipe, index, step)
+    step = empty_steps(len(index))
+    describe(dataset, episodes, recipe, index, step)
     numbers, shift = _frames(step, index, recipe)
     window = pool.empty((*numbers.shape, *dataset.frames.shape), dataset.frames.dtype)
     flat = window.reshape(numbers.size, *dataset.frames.shape)
     numbers = numbers.reshape(-1)
     threads.spread(lambda ticket: dataset.frames.frames(ticket, numbers, flat), window.nbytes)
-    batch = _assemble(step, index, window, window)
+    batch = assemble(step, index, window, window)
     del batch["observation"], batch["next"]["observation"]
-    return {"window": window, "shift": shift} | batch | _columns(dataset, episodes, recipe, index)
+    return {"window": window, "shift": shift} | batch | columns_of(dataset, episodes, recipe, index)
 
 
 def _frames(step: dict[str, np.ndarray], index: np.ndarray, recipe: Recipe) -> tuple[np.ndarray, np.ndarray]:

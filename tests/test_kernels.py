@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atarirb import kernels
+from atarirb import draws, kernels
 from atarirb.index import EpisodeIndex
 from atarirb.kernels import reference
 
@@ -241,21 +241,29 @@ COUNTS = st.lists(st.one_of(st.integers(0, 5), st.integers(0, 2**58)), min_size=
 
 
 @settings(max_examples=150)
-@given(st.lists(WORDS, max_size=20), COUNTS, st.integers(0, 2**60))
-def test_draws_agree_up_to_the_largest_datasets(words, counts, gap):
-    cumulative = np.cumsum([0, *counts])
-    first = cumulative[:-1] + gap
-    arguments = (np.array(words, np.uint64), cumulative, first)
-    compare("draw", arguments, ((len(words),), np.int64))
+@given(st.lists(st.tuples(WORDS, st.one_of(st.integers(1, 5), st.integers(1, 2**62))), max_size=20))
+def test_numbers_below_counts_agree_up_to_the_largest_datasets(rows):
+    words = np.array([word for word, _ in rows], np.uint64)
+    counts = np.array([count for _, count in rows], np.int64)
+    compare("below", (words, counts), ((len(rows),), np.int64))
 
 
 @settings(max_examples=150)
-@given(st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=20), COUNTS, st.integers(0, 2**60))
-def test_draws_by_episode_agree_up_to_the_largest_datasets(words, counts, gap):
+@given(st.data(), COUNTS, st.integers(0, 2**60))
+def test_numbered_steps_agree_up_to_the_largest_datasets(data, counts, gap):
     cumulative = np.cumsum([0, *counts])
     first = cumulative[:-1] + gap
-    arguments = (np.array(words, np.uint64), np.flatnonzero(counts), cumulative, first)
-    compare("draw_by_episode", arguments, ((len(words),), np.int64))
+    numbers = data.draw(st.lists(st.integers(-1, int(cumulative[-1]) - 1), max_size=20))
+    compare("at", (np.array(numbers, np.int64), cumulative, first), ((len(numbers),), np.int64))
+
+
+@settings(max_examples=150)
+@given(st.data(), st.one_of(st.integers(1, 50), st.integers(1, 2**48)), st.integers(0, 2**32))
+def test_orders_agree_up_to_the_largest_datasets(data, size, seed):
+    order = draws.order(seed, size)
+    numbers = data.draw(st.lists(st.integers(-1, size - 1), max_size=20))
+    arguments = (np.array(numbers, np.int64), order._size, order._sides, order._keys)
+    compare("permute", arguments, ((len(numbers),), np.int64))
 
 
 def test_the_plain_twin_stacks_newest_last_with_zeros_before_the_first():
@@ -283,11 +291,17 @@ def test_the_plain_twin_shows_the_newest_frame_it_is_told_to_after_those_of_the_
     assert out.tolist() == [[[3, 5, 11], [4, 6, 12]], [[0, 0, 0], [0, 0, 0]]]
 
 
-def test_the_plain_twin_draws_the_high_half_of_the_product():
+def test_the_plain_twin_takes_the_high_half_of_the_product():
     words = np.array([0, 2**62, 2**63 - 1, 2**63, 2**64 - 1], np.uint64)
     out = np.empty(5, np.int64)
-    reference.draw(words, np.array([0, 1, 4]), np.array([10, 20]), out)
-    assert out.tolist() == [10, 20, 20, 21, 22]
+    reference.below(words, np.full(5, 4), out)
+    assert out.tolist() == [0, 1, 1, 2, 3]
+
+
+def test_the_plain_twin_numbers_the_legal_steps_of_all_episodes():
+    out = np.empty(5, np.int64)
+    reference.at(np.array([0, 1, -1, 2, 3]), np.array([0, 1, 1, 4]), np.array([10, 15, 20]), out)
+    assert out.tolist() == [10, 20, -1, 21, 22]
 
 
 def test_kernels_read_nothing_outside_the_shards(python):
