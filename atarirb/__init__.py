@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from atarirb.verbs.convert import convert
     from atarirb.verbs.env import env
     from atarirb.verbs.ingest import ingest
+    from atarirb.verbs.map import map
     from atarirb.verbs.preview import preview
     from atarirb.verbs.record import LogsInfo, record
     from atarirb.verbs.show import show
@@ -40,6 +41,7 @@ _HOMES = {
     "convert": "verbs.convert",
     "env": "verbs.env",
     "ingest": "verbs.ingest",
+    "map": "verbs.map",
     "open": "reader",
     "preview": "verbs.preview",
     "record": "verbs.record",
@@ -58,6 +60,7 @@ __all__ = [
     "convert",
     "env",
     "ingest",
+    "map",
     "open",
     "preview",
     "record",
