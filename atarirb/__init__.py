@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from atarirb.verbs.convert import convert
     from atarirb.verbs.env import env
     from atarirb.verbs.ingest import ingest
+    from atarirb.verbs.map import map
     from atarirb.verbs.preview import preview
     from atarirb.verbs.record import LogsInfo, record
     from atarirb.verbs.show import show
@@ -44,6 +45,7 @@ _HOMES = {
     "convert": "verbs.convert",
     "env": "verbs.env",
     "ingest": "verbs.ingest",
+    "map": "verbs.map",
     "mix": "mixture",
     "open": "reader",
     "preview": "verbs.preview",
@@ -65,6 +67,7 @@ __all__ = [
     "convert",
     "env",
     "ingest",
+    "map",
     "mix",
     "open",
     "preview",

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import atarirb
+from atarirb import loading
 from atarirb.errors import ArgumentError, AtarirbError
 
 
@@ -94,6 +95,26 @@ def _parser() -> argparse.ArgumentParser:
     convert.add_argument("--codec", required=True, choices=("packed", "raw"), help="how frames are kept")
     convert.add_argument("--workers", type=int, metavar="N", help="shards at a time (default: one per core)")
     convert.set_defaults(when_interrupted="; the same command goes on from here")
+
+    map_ = add("map", _map, "Make a dataset of another one by a function of its steps.")
+    map_.add_argument("dataset", help="a dataset's directory")
+    map_.add_argument("out", help="the new dataset's directory")
+    map_.add_argument(
+        "--fn",
+        required=True,
+        metavar="module:function",
+        help="given a batch, returns observations or columns",
+    )
+    map_.add_argument("--batch-size", type=int, default=256, metavar="B", help="rows of a batch (256)")
+    map_.add_argument("--workers", type=int, metavar="N", help="shards at a time (default: one per core)")
+    map_.add_argument(
+        "--codec",
+        choices=("packed", "raw"),
+        help="how frames are kept (default: raw for floats, else as now)",
+    )
+    map_.add_argument("--columns", default="", metavar="A,B", help="more columns for the function")
+    map_.add_argument("--frame-stack", type=int, default=1, metavar="S", help="frames per observation (1)")
+    map_.set_defaults(when_interrupted="; the same command goes on from here")
 
     show = add("show", _show, "Show what a dataset is.")
     show.add_argument("dataset")
@@ -173,6 +194,23 @@ def _convert(options: argparse.Namespace) -> int:
         workers=options.workers,
         progress=not options.quiet,
     )
+    _print(options, info)
+    return 0
+
+
+def _map(options: argparse.Namespace) -> int:
+    function = loading.load("fn", options.fn, takes="a batch")
+    columns = [name for name in options.columns.split(",") if name]
+    with atarirb.open(options.dataset, frame_stack=options.frame_stack, columns=columns) as reader:
+        info = atarirb.map(
+            reader,
+            function,
+            options.out,
+            batch_size=options.batch_size,
+            workers=options.workers,
+            codec=options.codec,
+            progress=not options.quiet,
+        )
     _print(options, info)
     return 0
 

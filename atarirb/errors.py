@@ -72,6 +72,14 @@ class ConvertError(_Failures, AtarirbError, RuntimeError):
     """Some shards could not be converted; the others are kept. `failures` has each one's error."""
 
 
+class MapError(_Failures, AtarirbError, RuntimeError):
+    """Some shards could not be mapped; the others are kept. `failures` has each one's error."""
+
+
+class FunctionError(AtarirbError, RuntimeError):
+    """A function that was handed in failed; what it raised is the `__cause__`."""
+
+
 class BusyError(AtarirbError, RuntimeError):
     """Another process is writing to the same dataset."""
 

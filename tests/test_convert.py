@@ -14,6 +14,7 @@ import atarirb
 from atarirb import cli
 from atarirb.errors import ArgumentError, BusyError, ConvertError, DatasetNotFoundError, DiskSpaceError
 from atarirb.verbs import convert as module
+from atarirb.verbs import remaking
 from benchmarks.probes import probe
 from tests import shards, truth
 from tests.logs import record
@@ -91,7 +92,7 @@ def test_a_second_convert_changes_nothing_and_converts_nothing(source, codec, tm
     out = tmp_path / "out"
     first = atarirb.convert(source, out, codec=other(codec))
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
-    monkeypatch.setattr(module._Job, "run", lambda *_: pytest.fail("converted a shard"))
+    monkeypatch.setattr(remaking.Job, "run", lambda *_: pytest.fail("converted a shard"))
     assert atarirb.convert(source, out, codec=other(codec)) == first
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()} == before
 
@@ -140,8 +141,8 @@ def test_damaged_frames_fail_their_shard_and_after_mending_only_that_is_converte
     with pytest.raises(DatasetNotFoundError, match="or 'atarirb convert' command goes on with it"):
         atarirb.open(out)
     spoil(path)
-    done, run = [], module._Job.run
-    monkeypatch.setattr(module._Job, "run", lambda job, *a: (done.append(job.shard.split), run(job, *a))[1])
+    done, run = [], remaking.Job.run
+    monkeypatch.setattr(remaking.Job, "run", lambda job, *a: (done.append(job.shard.split), run(job, *a))[1])
     atarirb.convert(source, out, codec=wanted)
     assert done == [2]
     assert digest(out) == digest(ingested / wanted)
@@ -211,8 +212,15 @@ def test_what_it_needs_is_estimated_high_but_not_by_much(codec, wanted, pong, tm
 
     manifest = read_manifest(pong)
     needed = sum(
-        module._Job(
-            pong, tmp_path, tmp_path, manifest, shard, codecs.codec(codec), codecs.codec(wanted), 1
+        remaking.Job(
+            origin=pong,
+            work=tmp_path,
+            directory=tmp_path,
+            manifest=manifest,
+            shard=shard,
+            reads=codecs.codec(codec),
+            writes=codecs.codec(wanted),
+            threads=1,
         ).disk_bytes()
         for shard in manifest.shards
     )
@@ -222,14 +230,14 @@ def test_what_it_needs_is_estimated_high_but_not_by_much(codec, wanted, pong, tm
 
 def test_two_writers_of_one_dataset_do_not_meet(source, codec, ingested, tmp_path, monkeypatch):
     entered, leave = threading.Event(), threading.Event()
-    run = module._Job.run
+    run = remaking.Job.run
 
     def slow(job, *arguments):
         entered.set()
         leave.wait(20)
         return run(job, *arguments)
 
-    monkeypatch.setattr(module._Job, "run", slow)
+    monkeypatch.setattr(remaking.Job, "run", slow)
     options = {"codec": other(codec)}
     thread = threading.Thread(target=atarirb.convert, args=(source, tmp_path / "out"), kwargs=options)
     thread.start()
@@ -248,7 +256,7 @@ def test_two_writers_of_one_dataset_do_not_meet(source, codec, ingested, tmp_pat
 def test_an_interrupt_leaves_whole_shards_only_and_is_taken_up_again(
     source, codec, ingested, tmp_path, monkeypatch
 ):
-    run = module._Job.run
+    run = remaking.Job.run
 
     def interrupted(job, *arguments):
         if job.shard.split == 2:
@@ -256,11 +264,11 @@ def test_an_interrupt_leaves_whole_shards_only_and_is_taken_up_again(
             time.sleep(0.2)
         return run(job, *arguments)
 
-    monkeypatch.setattr(module._Job, "run", interrupted)
+    monkeypatch.setattr(remaking.Job, "run", interrupted)
     with pytest.raises(KeyboardInterrupt):
         atarirb.convert(source, tmp_path / "out", codec=other(codec), workers=1)
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"00000", "00001"}
-    monkeypatch.setattr(module._Job, "run", run)
+    monkeypatch.setattr(remaking.Job, "run", run)
     atarirb.convert(source, tmp_path / "out", codec=other(codec))
     assert digest(tmp_path / "out") == digest(ingested / other(codec))
 

@@ -15,16 +15,12 @@ shown, play is a function of the seed.
 
 from __future__ import annotations
 
-import functools
-import importlib
-import os
-import sys
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 import numpy as np
 
-from atarirb.errors import ArgumentError
+from atarirb import loading
 
 #: Chooses an index into the minimal set, given the observation uint8[84, 84].
 Act: TypeAlias = Callable[[np.ndarray], int]
@@ -51,37 +47,13 @@ def load(name: str) -> Policy:
     """Find a policy by its name.
 
     Args:
-        name: ``random``, or ``module:function``. As with ``python -m``, the module may be in the current
-            directory, which stays on the path for what the policy itself imports; the function may be an
-            attribute of something, as in ``module:agents.greedy``.
+        name: ``random``, or ``module:function``; see `atarirb.loading`.
 
     Raises:
-        ArgumentError: The name is spelt otherwise, there is no such module or function, or it cannot be
-            called; the message says which.
+        ArgumentError: There is no such policy; the message says what is wrong.
     """
     if name == "random":
         return random
-    module, colon, path = name.partition(":")
-    parts = path.split(".")
-    if not colon or not all(part.isidentifier() for part in (*module.split("."), *parts)):
-        raise ArgumentError(f"policy is {name!r}, expected 'random' or 'module:function'")
-    here = os.getcwd()
-    if "" not in sys.path and here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found = importlib.import_module(module)
-    except ImportError as error:
-        raise ArgumentError(
-            f"policy {name!r}: module {module!r} cannot be imported: {error}; expected it in {here} or "
-            f"installed"
-        ) from error
-    try:
-        policy = functools.reduce(getattr, parts, found)
-    except AttributeError as error:
-        raise ArgumentError(f"policy {name!r}: {module!r} has no {path!r}: {error}") from error
-    if not callable(policy):
-        raise ArgumentError(
-            f"policy {name!r} is of type {type(policy).__name__}, expected a function of the number of "
-            f"actions and a generator"
-        )
-    return policy
+    return loading.load(
+        "policy", name, takes="the number of actions and a generator", spelt="'random' or 'module:function'"
+    )

@@ -27,11 +27,13 @@ from atarirb.store.npy import header
 
 _log = logging.getLogger(__name__)
 
-#: Where ingest and convert put what is half-written, below the dataset's directory.
+#: Where ingest, convert and map put what is half-written, below the dataset's directory.
 WORK = ".ingest"
 #: Where a recorder does.
 RECORDING = ".recording"
 _LOCK = "lock"
+#: What the sources of a mapped shard's record say of the map: how it was made; no column has such a name.
+MAPPED = "atarirb.map"
 
 
 @contextlib.contextmanager
@@ -108,7 +110,14 @@ def clear(work: pathlib.Path) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def held(directory: pathlib.Path, name: str, layout: str, codec: str) -> dict[int, store.ShardRecord]:
+def mapped(shard: store.ShardRecord) -> str:
+    """Say how a shard was mapped; empty for one that was not."""
+    return shard.source.get(MAPPED, "")
+
+
+def held(
+    directory: pathlib.Path, name: str, layout: str, codec: str, *, mapped: str = ""
+) -> dict[int, store.ShardRecord]:
     """Read the records of the shards already there, by split.
 
     Args:
@@ -116,6 +125,7 @@ def held(directory: pathlib.Path, name: str, layout: str, codec: str) -> dict[in
         name: The run's id.
         layout: Layout of the source.
         codec: How frames are kept.
+        mapped: How shards are mapped; empty for not.
 
     Raises:
         ArgumentError: The directory holds another dataset.
@@ -134,7 +144,16 @@ def held(directory: pathlib.Path, name: str, layout: str, codec: str) -> dict[in
         record = store.read_record(path)
         if record is not None and record.directory == path.name:
             records[record.split] = record
+            if (there := record.source.get(MAPPED, "")) != mapped:
+                raise ArgumentError(
+                    f"{directory} holds {_mapping(there)}, not {_mapping(mapped)}; name another directory, "
+                    f"or remove that one"
+                )
     return records
+
+
+def _mapping(mapped: str) -> str:
+    return f"steps mapped by {mapped}" if mapped else "steps as they were played"
 
 
 def is_whole(directory: pathlib.Path, record: store.ShardRecord) -> bool:

@@ -50,6 +50,11 @@ class ShardWriter:
         """The files written so far, by name."""
         return dict(sorted(self._files.items()))
 
+    @property
+    def columns(self) -> dict[str, str]:
+        """The dtypes of the columns begun so far, by name."""
+        return dict(sorted(self._columns.items()))
+
     def keep(self, files: Mapping[str, FileRecord]) -> None:
         """Take files in that were written into `directory`."""
         self._files |= files
@@ -86,7 +91,7 @@ class ShardWriter:
             steps=steps,
             finals=len(finals),
             segments=len(segments),
-            columns=dict(sorted(self._columns.items())),
+            columns=self.columns,
             adds=adds,
             capacity=capacity,
             head=head,

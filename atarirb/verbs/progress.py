@@ -1,4 +1,4 @@
-"""How far long work has come, in bytes, with rate and time left."""
+"""How far long work has come, in bytes or steps, with rate and time left."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from tqdm import tqdm
 
 
 @contextlib.contextmanager
-def meter(what: str, total: int, shown: bool) -> Iterator[Callable[[int], None]]:
+def meter(what: str, total: int, shown: bool, unit: str = "B") -> Iterator[Callable[[int], None]]:
     """Show a bar on stderr, if that is wanted and stderr is a terminal.
 
     Args:
         what: The work's name.
-        total: Bytes in all.
+        total: Bytes in all, or what else is counted.
         shown: Whether it is wanted.
+        unit: What is counted.
 
     Yields:
-        What is to be called with the count of bytes done since the last call, from any thread.
+        What is to be called with the count done since the last call, from any thread.
     """
     disable = None if shown else True
-    with tqdm(total=total, unit="B", unit_scale=True, desc=what, disable=disable) as bar:
+    with tqdm(total=total, unit=unit, unit_scale=True, desc=what, disable=disable) as bar:
         lock = threading.Lock()
 
-        def on_bytes(count: int) -> None:
+        def on_done(count: int) -> None:
             with lock:
                 bar.update(count)
 
-        yield on_bytes
+        yield on_done
