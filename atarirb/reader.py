@@ -11,7 +11,7 @@ import numpy as np
 
 from atarirb import catalog, selection
 from atarirb.arguments import as_index
-from atarirb.batch import OPTIONAL, Batch, Recipe, gather, transitions
+from atarirb.batch import OPTIONAL, Batch, Recipe, gather
 from atarirb.errors import ArgumentError, ColumnError, DatasetNotFoundError, UnknownGameError
 from atarirb.index import EpisodeIndex
 from atarirb.info import DatasetInfo, describe
@@ -31,6 +31,7 @@ def open(  # the name in atarirb's namespace, as gzip.open
     output: str = "numpy",
     device: Any = None,
     pin_memory: bool = False,
+    windows: bool = False,
     time_limit: str = "terminated",
     final: str = "zeros",
 ) -> Reader:
@@ -49,6 +50,8 @@ def open(  # the name in atarirb's namespace, as gzip.open
             processes; or what `torch.device` takes.
         pin_memory: Torch tensors that stay on the host are in pinned memory, and those that go to a device
             go by way of it.
+        windows: Transitions come with each frame once instead of as two stacks, for accelerators that are far
+            away: see `atarirb.windows`. Slices stay as they are.
         time_limit: What the end of an episode of exactly 27,000 steps is. The logs have a terminal
             there, though the game went on: "terminated" leaves it so; "truncated" makes it a cut. Recordings
             know which it was, and are not changed.
@@ -73,6 +76,7 @@ def open(  # the name in atarirb's namespace, as gzip.open
         output=output,
         device=device,
         pin_memory=pin_memory,
+        windows=windows,
         time_limit=time_limit,
         final=final,
     )
@@ -235,10 +239,16 @@ class Reader(Sampler):
             ArgumentError: A mask has another length than the dataset, or indices more than one axis.
         """
         index, single = as_index(indices, len(self))
-        batch = transitions(self._opened(), self._index, self._recipe, index)
+        batch = self._gather(index)
         return self._output(_first(batch) if single else batch)
 
     __getitem__ = get
+
+    def close(self) -> None:
+        """Let go of the maps; batches handed out stay good. Closing twice is harmless."""
+        super().close()
+        # The table is a map, too.
+        self._selection = dataclasses.replace(self._selection, episodes=self._selection.episodes[:0].copy())
 
     def _fingerprint(self) -> dict[str, Any]:
         options = self._options

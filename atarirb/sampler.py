@@ -13,6 +13,7 @@ from atarirb.arguments import one_of, positive
 from atarirb.batch import Batch, Data, Recipe, slices, transitions
 from atarirb.errors import ArgumentError, ClosedError
 from atarirb.index import EpisodeIndex, Legal
+from atarirb.windows import windows
 
 if TYPE_CHECKING:
     from atarirb.loader import Batches
@@ -32,6 +33,7 @@ class Options:
     output: str = "numpy"
     device: Any = None
     pin_memory: bool = False
+    windows: bool = False
     time_limit: str = "terminated"
     final: str = "zeros"
 
@@ -258,7 +260,8 @@ class Sampler:
     def _gather(self, steps: np.ndarray, slice_len: int | None = None) -> Batch:
         """Make the batch, of NumPy arrays, of steps or starts of slices, int64[B]; zeros for -1."""
         if slice_len is None:
-            return transitions(self._opened(), self._index, self._recipe, steps)
+            make = windows if self._options.windows else transitions
+            return make(self._opened(), self._index, self._recipe, steps)
         return slices(self._opened(), self._index, self._recipe, self._valid, steps, slice_len)
 
     def _output(self, batch: Batch, rows: int | None = None) -> Batch:

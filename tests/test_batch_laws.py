@@ -81,11 +81,13 @@ def test_observations_are_stacks_of_the_episodes_own_frames(log, frame_stack, n_
 @settings(max_examples=40)
 @given(logs(), GAMMAS)
 def test_return_to_go_is_the_sum_up_to_the_episodes_end(log, gamma):
-    with opened(log, gamma=gamma, columns=("return_to_go",), n_step=3) as (reader, steps):
-        found = reader[:]["return_to_go"]
-    expected = [truth.return_to_go(steps, step, gamma) for step in range(len(steps))]
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    columns = {"return_to_go": gamma, "undiscounted_return_to_go": 1}
+    with opened(log, gamma=gamma, columns=columns, n_step=3) as (reader, steps):
+        batch = reader[:]
+    for name, discount in columns.items():
+        expected = [truth.return_to_go(steps, step, discount) for step in range(len(steps))]
+        assert batch[name].dtype == np.float32
+        np.testing.assert_allclose(batch[name], expected, rtol=1e-5, atol=1e-5)
 
 
 @settings(max_examples=40)

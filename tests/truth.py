@@ -182,12 +182,12 @@ def transition(steps: Steps, step: int, n_step: int, gamma: float) -> Transition
 
 
 def return_to_go(steps: Steps, step: int, gamma: float) -> float:
-    """Add the discounted rewards up to the episode's end."""
+    """Add the discounted rewards up to the episode's end; NaN where that is lost."""
     total, weight = float(steps.reward[step]), 1.0
     while steps.follows(step):
         step, weight = step + 1, weight * gamma
         total += weight * float(steps.reward[step])
-    return total
+    return total if steps.terminal[step] else math.nan
 
 
 def observation(steps: Steps, step: int | None, frame_stack: int) -> np.ndarray:

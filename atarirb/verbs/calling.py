@@ -106,11 +106,7 @@ class Function:
         batch: Batch = {OBSERVATION: observation}
         batch |= {name: gather(dataset, name, steps) for name in store.COLUMNS}
         batch |= {"index": index, "final": final} | batches.columns_of(dataset, episodes, recipe, steps)
-        if self.reader._options.output == "numpy":
-            return batch
-        from atarirb.outputs import jax as output
-
-        return output.put(batch, self.reader._options.device)
+        return self.reader._output(batch)
 
     def _check(self, where: str, name: Any, values: np.ndarray) -> None:
         """Refuse an array that cannot become a dataset's."""
