@@ -389,6 +389,7 @@ def test_maps_live_as_long_as_the_last_array_over_them(kind, tmp_path):
         gc.enable()
 
 
+@pytest.mark.parametrize("kind", ["mixed"], indirect=True, scope="module")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_child_made_by_fork_reads_on_from_the_maps(runs, python):
     code = """
