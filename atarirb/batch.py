@@ -265,12 +265,13 @@ def gather(dataset: Data, name: str, index: np.ndarray) -> np.ndarray:
     shape, dtype = dataset.described[name]
     bases, widths = dataset.places[name]
     full = np.zeros((len(index), *shape), dtype)
-    for stored in {column.dtype for column in dataset.columns[name]}:
+    width = widths[np.searchsorted(dataset.offsets, index, side="right") - 1]
+    for bytes_of_row in np.unique(width).tolist():
         # Through `frames`, with the rows as bytes: one kernel serves columns of every dtype.
+        stored = dtype if bytes_of_row == dtype.itemsize * math.prod(shape) else np.dtype(np.int8)
         values = np.empty((len(index), *shape), stored)
         rows = values.reshape(len(index), math.prod(shape)).view(np.uint8)
-        shard = np.searchsorted(dataset.offsets, index, side="right") - 1
-        here = (index >= 0) & (widths[shard] == stored.itemsize * math.prod(shape))
+        here = (index >= 0) & (width == bytes_of_row)
         kernels.active().frames(kernels.ticket(), bases, dataset.offsets, np.where(here, index, -1), rows)
         full[here] = values[here]
     return full

@@ -19,6 +19,7 @@ from atarirb.sampler import Options, Sampler, check_output, pack_options, unpack
 from atarirb.selection import Selection
 from atarirb.store.dataset import Dataset
 from atarirb.store.manifest import RECORDED
+from atarirb.store.mapping import let_go
 
 
 def open(  # the name in atarirb's namespace, as gzip.open
@@ -113,6 +114,7 @@ class Reader(Sampler):
             or dataset.manifest.layout == RECORDED,
             terminals_show_final=self._options.final == "stored",
         )
+        let_go(dataset.episodes)  # it was read for the index, and may not be asked for again
         valid = self._index.valid(self._options.frame_stack, self._options.n_step)
         self._valid = valid if selected.chosen.all() else valid.only(selected.chosen)
         self._slice_starts = {}

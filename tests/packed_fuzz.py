@@ -13,6 +13,7 @@ import pathlib
 import re
 import sys
 from collections.abc import Callable, Iterator
+from unittest import mock
 
 import numpy as np
 import zstandard
@@ -52,8 +53,8 @@ def write(directory: pathlib.Path, frames: np.ndarray, threads: int = 1, runs=No
 
 def opened(directory: pathlib.Path, frames: np.ndarray, decoder: str) -> Frames:
     """Open a shard to be decoded in one of the two ways."""
-    os.environ["ATARIRB_ZSTD"] = decoder
-    return Frames([directory], [len(frames)], [0], frames.shape[1:], frames.dtype)
+    with mock.patch.dict(os.environ, ATARIRB_ZSTD=decoder):
+        return Frames([directory], [len(frames)], [0], frames.shape[1:], frames.dtype)
 
 
 def decoded(shard: Frames, index) -> np.ndarray:
