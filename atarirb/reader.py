@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from atarirb import catalog, draws
+from atarirb import catalog, draws, outputs
 from atarirb.arguments import as_index, one_of, positive
 from atarirb.batch import OPTIONAL, Batch, Recipe, slices, transitions
 from atarirb.errors import (
@@ -38,6 +38,7 @@ class Options:
     columns: tuple[str, ...] = ()
     output: str = "numpy"
     device: Any = None
+    pin_memory: bool = False
     time_limit: str = "terminated"
     final: str = "zeros"
 
@@ -47,11 +48,20 @@ class Options:
         object.__setattr__(self, "columns", tuple(self.columns))
         if not isinstance(self.gamma, (int, float, np.number)) or not 0 <= self.gamma <= 1:
             raise ArgumentError(f"gamma is {self.gamma!r}, expected a number from 0 to 1")
-        one_of("output", self.output, ("numpy", "jax"))
+        one_of("output", self.output, outputs.NAMES)
         one_of("time_limit", self.time_limit, ("terminated", "truncated"))
         one_of("final", self.final, ("zeros", "stored"))
-        if self.device is not None and self.output != "jax":
-            raise ArgumentError("device= goes with output='jax'; NumPy arrays are on the host")
+        if self.device is not None and self.output == "numpy":
+            raise ArgumentError(
+                "device= goes with output='jax' or output='torch'; NumPy arrays are on the host"
+            )
+        if self.pin_memory and self.output != "torch":
+            raise ArgumentError("pin_memory=True goes with output='torch'")
+
+    @property
+    def placement(self) -> dict[str, Any]:
+        """Where batches go: arguments of an output's `check` and `put`."""
+        return {"device": self.device} | ({"pin": True} if self.pin_memory else {})
 
 
 def open(  # the name in atarirb's namespace, as gzip.open
@@ -63,6 +73,7 @@ def open(  # the name in atarirb's namespace, as gzip.open
     columns: Sequence[str] = (),
     output: str = "numpy",
     device: Any = None,
+    pin_memory: bool = False,
     time_limit: str = "terminated",
     final: str = "zeros",
 ) -> Reader:
@@ -75,8 +86,11 @@ def open(  # the name in atarirb's namespace, as gzip.open
         gamma: Discount per step, of n-step rewards and of `return_to_go`.
         columns: More columns for each batch: "timestep", "episode", "return_to_go", "action_full",
             "split", or one of the dataset's extra ones; see `atarirb.batch`.
-        output: "numpy" or "jax".
-        device: A `jax.Device` or `jax.sharding.Sharding` to put JAX arrays on.
+        output: "numpy", "jax" or "torch".
+        device: A `jax.Device` or `jax.sharding.Sharding` to put JAX arrays on; for PyTorch what
+            `torch.device` takes.
+        pin_memory: PyTorch tensors come from pinned memory, so that they are copied to `device` beside the
+            caller's work.
         time_limit: What the end of an episode of exactly 27,000 steps is. The logs have a terminal
             there, though the game went on: "terminated" leaves it so; "truncated" makes it a cut. Recordings
             know which it was, and are not changed.
@@ -91,7 +105,7 @@ def open(  # the name in atarirb's namespace, as gzip.open
         DatasetError: A file of it is missing, too short or of another kind than the manifest says.
         ArgumentError: An option cannot be.
         ColumnError: A column is unknown.
-        MissingPackageError: JAX arrays are wanted, and jax is not installed.
+        MissingPackageError: `output` needs a package that is not installed.
     """
     options = Options(
         frame_stack=frame_stack,
@@ -100,6 +114,7 @@ def open(  # the name in atarirb's namespace, as gzip.open
         columns=_names(columns),
         output=output,
         device=device,
+        pin_memory=pin_memory,
         time_limit=time_limit,
         final=final,
     )
@@ -117,10 +132,9 @@ class Reader:
         self._path = os.fspath(path)
         self._absolute = os.path.abspath(path)  # the working directory may change
         self._options = options
-        if options.output == "jax":
-            from atarirb.outputs import jax as output
-
-            output.check(options.device)
+        self._library = outputs.module(options.output)
+        if self._library:
+            self._library.check(**options.placement)
         self._dataset: Dataset | None = _open_dataset(self._path)
         self._index = EpisodeIndex.of(
             self._dataset.episodes,
@@ -313,9 +327,7 @@ class Reader:
     def __reduce__(self) -> tuple[Any, ...]:
         options = self._options
         if options.device is not None:
-            from atarirb.outputs import jax as output
-
-            options = dataclasses.replace(options, device=output.pack_device(options.device))
+            options = dataclasses.replace(options, device=self._library.pack_device(options.device))
         selected = None if self._selected.all() else np.packbits(self._selected)
         return _reopen, (self._absolute, options, selected)
 
@@ -335,11 +347,7 @@ class Reader:
         return dataset
 
     def _output(self, batch: Batch) -> Batch:
-        if self._options.output == "numpy":
-            return batch
-        from atarirb.outputs import jax as output
-
-        return output.put(batch, self._options.device)
+        return self._library.put(batch, **self._options.placement) if self._library else batch
 
 
 def _open_dataset(path: str) -> Dataset:
@@ -391,9 +399,8 @@ def _first(batch: Batch) -> Batch:
 
 def _reopen(path: str, options: Options, selected: np.ndarray | None) -> Reader:
     if options.device is not None:
-        from atarirb.outputs import jax as output
-
-        options = dataclasses.replace(options, device=output.unpack_device(options.device))
+        library = outputs.module(options.output)
+        options = dataclasses.replace(options, device=library.unpack_device(options.device))
     reader = Reader(path, options)
     if selected is None:
         return reader

@@ -71,7 +71,7 @@ def rows(small):
 # Batches.
 
 
-@pytest.mark.parametrize("source", ["numpy"])
+@pytest.mark.parametrize("source", ["numpy", "torch"])
 @pytest.mark.parametrize(
     ("draw", "size"),
     [
@@ -362,7 +362,7 @@ def test_writing_is_refused(storage, write):
 
 
 def test_a_storage_is_pickled(small):
-    reader = atarirb.open(small[0], n_step=2).select([1, 3, 6])
+    reader = atarirb.open(small[0], n_step=2, output="torch").select([1, 3, 6])
     storage = output.Storage(reader)
     again = pickle.loads(pickle.dumps(storage))
     assert type(again) is type(storage) is output.Storage
@@ -428,3 +428,11 @@ def test_missing_packages_are_named_with_the_extra_that_installs_them(small, mon
 def test_the_module_has_no_other_names_made_on_request():
     with pytest.raises(AttributeError, match="no attribute 'Stowage'"):
         output.Stowage  # noqa: B018
+
+
+def test_samples_of_a_reader_on_a_device_are_there(small):
+    storage = output.Storage(atarirb.open(small[0], output="torch", device="meta"))
+    for sampler in (None, SamplerWithoutReplacement(), SliceSampler(slice_len=3)):
+        sample = TensorDictReplayBuffer(storage=storage, sampler=sampler, batch_size=6).sample()
+        assert sample["observation"].device.type == sample["action"].device.type == "meta"
+        assert sample["index"].device.type == "cpu"

@@ -1,6 +1,7 @@
 """Batches as PyTorch tensors: the same values, in the same memory, put where they are wanted."""
 
 import gc
+import pickle
 import sys
 
 import numpy as np
@@ -214,3 +215,44 @@ def test_no_library_is_imported_before_it_is_used(small, python):
         print({"torch", "tensordict", "torchrl", "grain", "jax"} & set(sys.modules))
     """
     assert python(code, small[0]) == "set()\n"
+
+
+# Through a reader.
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_reader_gives_tensors(small, call):
+    options = {"frame_stack": 3, "n_step": 2, "columns": COLUMNS}
+    plain, moved = (
+        CALLS[call](atarirb.open(small[0], output=name, **options)) for name in ("numpy", "torch")
+    )
+    assert all(isinstance(leaf, torch.Tensor) for _, leaf in walk(moved))
+    truth.assert_same(moved, plain)
+
+
+def test_a_batch_is_read_again_by_its_index(small):
+    reader = atarirb.open(small[0], output="torch")
+    batch = reader.sample(1, 9)
+    truth.assert_same(reader[batch["index"]], batch)
+    np.testing.assert_array_equal(reader.locate(batch["index"]), reader.locate(batch["index"].numpy()))
+
+
+@pytest.mark.parametrize("device", ["meta", torch.device("meta")])
+def test_a_reader_with_a_device_is_pickled(small, device):
+    opened = atarirb.open(small[0], output="torch", device=device)
+    for reader in (opened, pickle.loads(pickle.dumps(opened))):
+        batch = reader.sample_slices(1, 9, 3)
+        assert batch["action"].device == torch.device("meta")
+        assert batch["index"].tolist() == atarirb.open(small[0]).sample_slices(1, 9, 3)["index"].tolist()
+
+
+def test_where_tensors_go_is_checked_when_opening(small):
+    with pytest.raises(ArgumentError, match="torch.device"):
+        atarirb.open(small[0], output="torch", device="elsewhere")
+    with pytest.raises(ArgumentError, match="pin_memory=True goes with output='torch'"):
+        atarirb.open(small[0], pin_memory=True)
+    with pytest.raises(ArgumentError, match="output='torch'"):
+        atarirb.open(small[0], device="cpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(ArgumentError, match="CUDA"):
+            atarirb.open(small[0], output="torch", pin_memory=True)
