@@ -10,8 +10,8 @@ import atarirb
 from atarirb.errors import (
     ArgumentError,
     ClosedError,
-    StateError,
     MissingPackageError,
+    StateError,
     StepIndexError,
     StepIndexTypeError,
 )

@@ -346,7 +346,7 @@ class Recorder:
             if self._is_dataset or _shard_places(self._directory):
                 raise ArgumentError(f"{self._directory} holds a dataset that was not recorded there")
             if (self._directory / building.WORK).exists():
-                raise ArgumentError(f"{self._directory} holds the beginning of an ingest or a convert")
+                raise ArgumentError(f"{self._directory} holds the beginning of an ingest, a convert or a map")
             return None
         try:
             content = json.loads(path.read_bytes())
