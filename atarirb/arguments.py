@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from atarirb.errors import ArgumentError, StepIndexError, StepIndexTypeError
+from atarirb.errors import ArgumentError, StateError, StepIndexError, StepIndexTypeError
 
 
 def positive(name: str, value: Any, *, most: int = 2**63 - 1) -> int:
@@ -34,6 +35,28 @@ def one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
     """
     if value not in choices:
         raise ArgumentError(f"{name} is {value!r}, expected one of {', '.join(map(repr, choices))}")
+
+
+def check_same(what: str, here: Mapping[str, Any], there: Any) -> None:
+    """Check that a saved state is of the same data and settings as those at hand.
+
+    Args:
+        what: What the state is of, for messages.
+        here: What it must be of, by name.
+        there: What it is of.
+
+    Raises:
+        StateError: It is of something else: the message names what differs, with both values.
+    """
+    if not isinstance(there, Mapping):
+        raise StateError(f"no state of {what}: it is of {there!r:.80}")
+    differing = [
+        f"{name} is {here.get(name, 'not given')!r} here, {there.get(name, 'not given')!r} there"
+        for name in {**here, **there}
+        if here.get(name) != there.get(name)
+    ]
+    if differing:
+        raise StateError(f"the state is of other {what}: {'; '.join(differing)}")
 
 
 def as_index(indices: Any, count: int, *, noun: str = "step") -> tuple[np.ndarray, bool]:

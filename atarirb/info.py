@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 
 import numpy as np
@@ -60,6 +61,11 @@ class DatasetInfo:
     def __str__(self) -> str:
         shape = " x ".join(map(str, self.frame_shape))
         rewards = "clipped to {-1, 0, 1}: no other value occurs" if self.rewards_clipped else "not clipped"
+        mean = (
+            f"mean return of a whole episode {self.return_mean:,.2f}"
+            if math.isfinite(self.return_mean)
+            else "no episode is whole"
+        )
         extra = f"\nextra     {', '.join(self.extra_columns)}" if self.extra_columns else ""
         return (
             f"{self.name}  ({self.path})\n"
@@ -67,7 +73,7 @@ class DatasetInfo:
             f"episodes  {self.episodes:,}, {self.cut_episodes:,} of them cut, "
             f"{self.truncated_episodes:,} truncated, {self.time_limit_episodes:,} ended by the time limit; "
             f"{self.holes} hole(s) in the log\n"
-            f"rewards   {rewards}; mean return of a whole episode {self.return_mean:,.2f}\n"
+            f"rewards   {rewards}; {mean}\n"
             f"frames    {self.frame_dtype} {shape}, codec {self.codec}: {self.frame_disk_bytes:,} bytes for "
             f"{self.frame_bytes:,}, {self.frame_ratio:.1f}x smaller\n"
             f"on disk   {self.bytes:,} bytes, {self.bytes / max(1, self.steps):,.0f} a step, "

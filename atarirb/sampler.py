@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from atarirb import draws
+from atarirb import draws, outputs
 from atarirb.arguments import one_of, positive
 from atarirb.batch import Batch, Data, Recipe, slices, transitions
 from atarirb.errors import ArgumentError, ClosedError
@@ -43,13 +43,20 @@ class Options:
         object.__setattr__(self, "columns", tuple(self.columns))
         if not isinstance(self.gamma, (int, float, np.number)) or not 0 <= self.gamma <= 1:
             raise ArgumentError(f"gamma is {self.gamma!r}, expected a number from 0 to 1")
-        one_of("output", self.output, ("numpy", "jax", "torch"))
+        one_of("output", self.output, outputs.NAMES)
         one_of("time_limit", self.time_limit, ("terminated", "truncated"))
         one_of("final", self.final, ("zeros", "stored"))
         if self.device is not None and self.output == "numpy":
-            raise ArgumentError("device= goes with output='jax' or 'torch'; NumPy arrays are on the host")
+            raise ArgumentError(
+                "device= goes with output='jax' or output='torch'; NumPy arrays are on the host"
+            )
         if self.pin_memory and self.output != "torch":
-            raise ArgumentError("pin_memory= goes with output='torch'")
+            raise ArgumentError("pin_memory=True goes with output='torch'")
+
+    @property
+    def placement(self) -> dict[str, Any]:
+        """Where batches go: arguments of an output's `check` and `put`."""
+        return {"device": self.device} | ({"pin": True} if self.pin_memory else {})
 
 
 def check_output(options: Options) -> None:
@@ -57,34 +64,27 @@ def check_output(options: Options) -> None:
 
     Raises:
         MissingPackageError: It is not installed.
-        ArgumentError: `device` is none of its devices.
+        ArgumentError: `device` is none of its devices, or memory cannot be pinned.
     """
-    if options.output == "jax":
-        from atarirb.outputs import jax
-
-        jax.check(options.device)
-    elif options.output == "torch":
-        from atarirb.outputs import torch
-
-        torch.check(options.device, pin=options.pin_memory)
+    library = outputs.module(options.output)
+    if library:
+        library.check(**options.placement)
 
 
 def pack_options(options: Options) -> Options:
-    """Make options ready to be pickled: a JAX device cannot be."""
-    if options.output != "jax" or options.device is None:
+    """Make options ready to be pickled: a device may not be."""
+    library = outputs.module(options.output)
+    if not library or options.device is None:
         return options
-    from atarirb.outputs import jax
-
-    return dataclasses.replace(options, device=jax.pack_device(options.device))
+    return dataclasses.replace(options, device=library.pack_device(options.device))
 
 
 def unpack_options(options: Options) -> Options:
     """Undo `pack_options`, with the devices of this process."""
-    if options.output != "jax" or options.device is None:
+    library = outputs.module(options.output)
+    if not library or options.device is None:
         return options
-    from atarirb.outputs import jax
-
-    return dataclasses.replace(options, device=jax.unpack_device(options.device))
+    return dataclasses.replace(options, device=library.unpack_device(options.device))
 
 
 class Sampler:
@@ -266,16 +266,11 @@ class Sampler:
 
     def _output(self, batch: Batch, rows: int | None = None) -> Batch:
         """Hand a batch out as the arrays wanted; `rows`: those of all hosts, of which this is a part."""
-        options = self._options
-        if options.output == "jax":
-            from atarirb.outputs import jax
-
-            return jax.put(batch, options.device, rows=rows)
-        if options.output == "torch":
-            from atarirb.outputs import torch
-
-            return torch.put(batch, options.device, pin=options.pin_memory)
-        return batch
+        library = outputs.module(self._options.output)
+        if not library:
+            return batch
+        part = {} if rows is None else {"rows": rows}
+        return library.put(batch, **self._options.placement, **part)
 
     def _fingerprint(self) -> dict[str, Any]:
         """Say what batches depend on, beside the arguments of `batches`."""

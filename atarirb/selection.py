@@ -173,7 +173,9 @@ def _cut(table: np.ndarray, edges: np.ndarray, rewards: Callable[[np.ndarray], n
 
 def _part(name: str, value: Any) -> float:
     if not isinstance(value, (int, float, np.number)) or isinstance(value, bool) or not 0 < value <= 1:
-        raise ArgumentError(f"{name} is {value!r}, expected a number above 0, up to 1")
+        raise ArgumentError(
+            f"{name} is {value!r}, expected a number above 0, up to 1: a part of what there is"
+        )
     return float(value)
 
 

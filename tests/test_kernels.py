@@ -232,8 +232,10 @@ def test_steps_agree(log, n_step, gamma):
 @settings(max_examples=60)
 @given(logs(), st.sampled_from([0.0, 0.9, 0.99, 1.0]))
 def test_returns_to_go_agree(log, gamma):
-    arguments = (log["index"], log["starts"], gamma, log["offsets"], *places(log["rewards"]))
-    compare("returns_to_go", arguments, ((len(log["index"]),), np.float32))
+    in_order = np.arange(log["starts"][-1])  # where sums are carried on from row to row
+    for index in (log["index"], in_order, np.concatenate([in_order[1:], [-1], in_order[:3], log["index"]])):
+        arguments = (index, log["starts"], gamma, log["offsets"], *places(log["rewards"]))
+        compare("returns_to_go", arguments, ((len(index),), np.float32))
 
 
 WORDS = st.one_of(st.integers(0, 2**64 - 1), st.sampled_from([0, 1, 2**32 - 1, 2**32, 2**63, 2**64 - 1]))

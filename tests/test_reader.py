@@ -507,7 +507,7 @@ def test_no_slice_reaches_over_a_time_limit_that_is_a_cut(limits, n_step):
         ({"gamma": float("nan")}, "gamma is nan"),
         ({"gamma": "0.9"}, "gamma is '0.9'"),
         ({"gamma": None}, "gamma is None"),
-        ({"output": "tensor"}, "output is 'tensor', expected one of 'numpy', 'jax', 'torch'"),
+        ({"output": "mxnet"}, "output is 'mxnet', expected one of 'numpy', 'jax', 'torch'"),
         ({"time_limit": "no"}, "time_limit is 'no', expected one of 'terminated', 'truncated'"),
         ({"final": "frame"}, "final is 'frame', expected one of 'zeros', 'stored'"),
         ({"device": "cpu"}, "device= goes with output='jax'"),

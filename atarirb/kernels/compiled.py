@@ -413,18 +413,23 @@ def slice_rows(
 
 @kernel
 def returns_to_go(index, starts, gamma, offsets, reward_bases, reward_widths, out):
-    for row in range(len(index)):
+    total, summed, first, shard = 0.0, np.int64(-1), np.int64(0), 0
+    for row in range(len(index) - 1, -1, -1):  # backwards: of a step's sum the one before makes its own
         step = index[row]
-        total = 0.0
-        if step >= 0:
-            last = starts[_route(starts, step) + 1] - 1
-            shard = _route(offsets, last)
-            for later in range(last, step - 1, -1):
-                while later < offsets[shard]:  # an episode may reach over several shards
-                    shard -= 1
-                width = reward_widths[shard]
-                place = reward_bases[shard] + np.uintp((later - offsets[shard]) * width)
-                total = _reward(place, width) + gamma * total
+        if step < 0:
+            out[row] = 0.0
+            continue
+        if step + 1 != summed or step < first:
+            episode = _route(starts, step)
+            total, summed, first = 0.0, starts[episode + 1], starts[episode]
+            shard = _route(offsets, summed - 1)
+        for later in range(summed - 1, step - 1, -1):
+            while later < offsets[shard]:  # an episode may reach over several shards
+                shard -= 1
+            width = reward_widths[shard]
+            place = reward_bases[shard] + np.uintp((later - offsets[shard]) * width)
+            total = _reward(place, width) + gamma * total
+        summed = step
         out[row] = total
 
 

@@ -313,10 +313,10 @@ class Recorder:
         if extra.keys() != wanted:
             raise ArgumentError(f"extra columns {sorted(extra)}, expected {sorted(wanted)}")
         # By Python's own numbers: NumPy's would take longer than most else that is done for a step.
-        if not (0 <= action < 2**31 and int(action) == action):
-            raise ArgumentError(f"action is {action!r}, expected an index into the game's minimal set")
-        if not -_MOST_REWARD <= reward <= _MOST_REWARD:
-            raise ArgumentError(f"reward is {reward!r}, expected a finite number")
+        if not _is_index(action):
+            raise ArgumentError(f"action is {action!r:.80}, expected an index into the game's minimal set")
+        if not _is_reward(reward):
+            raise ArgumentError(f"reward is {reward!r:.80}, expected a finite number")
         values: tuple[Any, ...] = (action, reward)
         if self._wanted["clip_rewards"]:
             extra = {**extra, _UNCLIPPED: reward}
@@ -346,7 +346,7 @@ class Recorder:
             if self._is_dataset or _shard_places(self._directory):
                 raise ArgumentError(f"{self._directory} holds a dataset that was not recorded there")
             if (self._directory / building.WORK).exists():
-                raise ArgumentError(f"{self._directory} holds the beginning of an ingest or a convert")
+                raise ArgumentError(f"{self._directory} holds the beginning of an ingest, a convert or a map")
             return None
         try:
             content = json.loads(path.read_bytes())
@@ -506,6 +506,20 @@ class Recorder:
 
     def _is_current(self) -> bool:
         return self._is_dataset and store.read_manifest(self._directory).shards == tuple(self._shards)
+
+
+def _is_index(action: Any) -> bool:
+    try:
+        return 0 <= int(action) < 2**31 and bool(int(action) == action)
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
+def _is_reward(reward: Any) -> bool:
+    try:
+        return -_MOST_REWARD <= float(reward) <= _MOST_REWARD
+    except (TypeError, ValueError, OverflowError):
+        return False
 
 
 def _numbers(work: pathlib.Path, kind: str) -> list[int]:
