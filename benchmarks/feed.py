@@ -52,8 +52,10 @@ STEP_MS = 10
 RUNS = 300
 PREFETCH = 2
 _JUMP = 10**9
-#: Steps of a loop in a round; steps that go before. Without waiting JAX is up to 32 steps ahead.
-_STEPS, _LEAD = 30, {True: 3, False: 64}
+#: Steps of a loop in a round.
+_STEPS = 32
+#: Steps that go before: a loop that does not wait for them is soon as far ahead as JAX lets it be, 32 steps.
+_LEAD = {True: 3, False: 64}
 #: Batches drawn before, which come again: too many for the processor's caches.
 _AGAIN = 20
 
@@ -78,13 +80,14 @@ class Loop:
         steps: int = _STEPS,
         step: Callable[[Any], Any] | None = None,
     ):
-        self._trained, self._take, self._waits, self.steps = trained, take, waits, steps
+        self._trained, self._take, self._waits, self._steps = trained, take, waits, steps
+        self._lead = min(_LEAD[waits], 2 * steps)
         self._step = trained if step is None else step
         self._shares: list[float] = []
 
     def __call__(self, _: int) -> Callable[[], None]:
         self._trained.wait()  # for what another loop began
-        self._run(_LEAD[self._waits])
+        self._run(self._lead)
         return self._counted
 
     def share(self, rounds: int) -> float:
@@ -93,7 +96,7 @@ class Loop:
 
     def _counted(self) -> None:
         start = time.perf_counter()
-        waited = self._run(self.steps)
+        waited = self._run(self._steps)
         self._shares.append(waited / (time.perf_counter() - start))
 
     def _run(self, steps: int) -> float:
@@ -108,35 +111,37 @@ class Loop:
         return waited
 
 
-def waiting(workload: Workload) -> list[Row]:
-    """Measure how long training loops wait for batches."""
-    batch_size, rounds, steps = (32, 1, 2) if workload.quick else (B, 9, _STEPS)
-    rows = []
+def learners(workload: Workload) -> dict[int, tuple[Learner, Transitions]]:
+    """Make a learner for single frames and one for stacks of 4, and a batch in memory for each."""
+    made = {}
     for stack in (1, 4):
+        with atarirb.open(workload.dataset(), frame_stack=stack, output="jax") as reader:
+            example = transitions(reader.sample(0, _size(workload)))
+        trained = Learner(1, example) if workload.quick else learner.calibrated(STEP_MS, example)
+        made[stack] = trained, example
+    return made
+
+
+def _size(workload: Workload) -> int:
+    return 32 if workload.quick else B
+
+
+def waiting(workload: Workload, trained: Learner, example: Transitions, stack: int) -> list[Row]:
+    """Measure how long training loops wait for batches."""
+    what = f"the step alone, {trained.depth} layers, frame_stack={stack}"
+    rows = [Row(what=what, ours=learner.step_ms(trained, example), unit="ms")]
+    for codec in ("raw", "packed"):
         with contextlib.ExitStack() as opened:
-            readers = {
-                codec: opened.enter_context(
-                    atarirb.open(workload.dataset(codec), frame_stack=stack, output="jax")
-                )
-                for codec in ("raw", "packed")
-            }
-            example = transitions(readers["raw"].sample(0, batch_size))
-            trained = _learner(example, quick=workload.quick)
-            rows.append(
-                Row(
-                    what=f"the step alone, {trained.depth} layers, frame_stack={stack}",
-                    ours=learner.step_ms(trained, example),
-                    unit="ms",
-                )
+            reader = opened.enter_context(
+                atarirb.open(workload.dataset(codec), frame_stack=stack, output="jax")
             )
-            for codec, reader in readers.items():
-                feeds = {
-                    depth: opened.enter_context(reader.batches(batch_size, key=0, prefetch=depth))
-                    for depth in (PREFETCH, 0)
-                }
-                for waits in (True, False):
-                    what = f"{codec}, frame_stack={stack}{'' if waits else ', steps not waited for'}"
-                    rows += _waiting(what, trained, example, feeds, waits=waits, rounds=rounds, steps=steps)
+            feeds = {
+                depth: opened.enter_context(reader.batches(_size(workload), key=0, prefetch=depth))
+                for depth in (PREFETCH, 0)
+            }
+            for waits in (True, False):
+                what = f"{codec}, frame_stack={stack}{'' if waits else ', steps not waited for'}"
+                rows += _waiting(what, trained, example, feeds, waits=waits, quick=workload.quick)
     return rows
 
 
@@ -147,9 +152,9 @@ def _waiting(
     feeds: dict[int, Iterator[Any]],
     *,
     waits: bool,
-    rounds: int,
-    steps: int,
+    quick: bool,
 ) -> list[Row]:
+    rounds, steps = (1, 2) if quick else (7 if waits else 5, _STEPS)
     memory, ahead, now = "one batch in memory", f"prefetch={PREFETCH}", "prefetch=0"
     options = {"waits": waits, "steps": steps}
     loops = {
@@ -183,14 +188,10 @@ def _waiting(
     ]
 
 
-def _learner(example: Transitions, *, quick: bool) -> Learner:
-    return Learner(1, example) if quick else learner.calibrated(STEP_MS, example)
-
-
 def jumps(workload: Workload, rounds: int) -> list[Row]:
     """Measure going to a batch far away, while batches are made ahead."""
     with atarirb.open(workload.dataset()) as reader:
-        size = 32 if workload.quick else B
+        size = _size(workload)
         with (
             reader.batches(size, key=0, prefetch=PREFETCH) as ahead,
             reader.batches(size, key=0, prefetch=0) as now,
@@ -338,15 +339,13 @@ def _slices(sampler: Any) -> Contestant:
     return lambda seed: lambda: sampler.sample_slices(seed, SLICES, LENGTH)
 
 
-def side_by_side(workload: Workload) -> list[Row]:
+def side_by_side(workload: Workload, trained: Learner, example: Transitions) -> list[Row]:
     """Measure the same training loop, fed by atarirb and by others."""
-    batch_size, rounds, steps = (32, 1, 2) if workload.quick else (B, 9, _STEPS)
+    batch_size, (rounds, steps) = _size(workload), (1, 2) if workload.quick else (7, _STEPS)
     alone, name = "the step alone", "atarirb"
     with contextlib.ExitStack() as opened:
         reader = opened.enter_context(atarirb.open(workload.dataset(), output="jax"))
         feed = opened.enter_context(reader.batches(batch_size, key=0, prefetch=PREFETCH))
-        example = transitions(next(feed))
-        trained = _learner(example, quick=workload.quick)
         loops = {
             alone: Loop(trained, lambda: example, steps=steps),
             name: Loop(trained, lambda: transitions(next(feed)), steps=steps),
@@ -430,7 +429,13 @@ def measure(workload: Workload) -> list[Row]:
     if absent := learner.missing():
         rows = [Row(what="training loops", ours=None, unit="ms", rival=f"{', '.join(absent)}: not installed")]
     else:
-        rows = [*waiting(workload), *side_by_side(workload)]
+        made = learners(workload)
+        rows = [
+            row
+            for stack, (trained, example) in made.items()
+            for row in waiting(workload, trained, example, stack)
+        ]
+        rows += side_by_side(workload, *made[1])
     gc.collect()
     with atarirb.open(workload.dataset()) as reader:
         for first in range(0, len(reader), B):
