@@ -6,11 +6,11 @@ numbers, and the batch after any state is made without those before it.
 
 from __future__ import annotations
 
-import collections
 import concurrent.futures
 import hashlib
 import operator
 import os
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
@@ -19,7 +19,7 @@ import numpy as np
 from atarirb import draws, threads
 from atarirb.arguments import positive
 from atarirb.batch import Batch
-from atarirb.errors import ArgumentError, ClosedError, StateError
+from atarirb.errors import ArgumentError, ClosedError, FunctionError, StateError
 from atarirb.sampler import Sampler
 
 #: Version of what `Batches.get_state` returns.
@@ -36,12 +36,12 @@ _ORDERS, _DRAWS = 0, 1
 class Batches:
     """An iterator over batches, also a context manager. Made by `batches` of a reader or a mixture.
 
-    Iterating ends after the last epoch; `close`, the end of a ``with`` block, or the end of the object stop
-    the threads that make batches ahead. It is for one thread at a time. A child made by fork goes on where
-    its parent was.
+    Iterating ends after the last epoch; that, `close`, the end of a ``with`` block, or the end of the object
+    stop the threads that make batches ahead. It is for one thread at a time. A child made by fork goes on
+    where its parent was.
 
     What fails while a batch is made ahead is raised by the `next` that would return it, with the traceback
-    of where it failed; the next `next` tries that batch again.
+    of where it failed; the next `next` tries that batch again. One that is interrupted loses no batch either.
 
     Attributes:
         batches_per_epoch: As many.
@@ -102,7 +102,7 @@ class Batches:
         self._forget()
 
     def _forget(self) -> None:
-        self._ahead: collections.deque[concurrent.futures.Future[Batch]] = collections.deque()
+        self._ahead: dict[int, concurrent.futures.Future[Batch]] = {}
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
         self._process = os.getpid()
 
@@ -124,38 +124,51 @@ class Batches:
     def __next__(self) -> Batch:
         if self._closed:
             raise ClosedError("these batches are closed; make new ones, and set their state")
-        if self._process != os.getpid():  # a child has no threads
-            self._forget()
-        if self._position >= self._epochs * self.batches_per_epoch:
+        position = self._position
+        if position >= self._epochs * self.batches_per_epoch:
+            self._stop()
             raise StopIteration
-        if not self._prefetch:
-            batch = self._make(self._position)
-        else:
-            self._fill(self._prefetch)
-            try:
-                batch = self._ahead[0].result()
-            except Exception:
-                self._drop_ahead()
-                raise
-            self._ahead.popleft()
-        self._position += 1
-        if self._prefetch:
-            self._fill(self._prefetch)
+        batch = self._made_ahead(position) if self._prefetch else self._make(position)
+        # Last, and with no call after it: an interrupt comes before it, and the batch is made again, or when
+        # the caller has it.
+        self._position = position + 1
         return batch
 
-    def _fill(self, depth: int) -> None:
-        """Have as many batches made ahead, from the position on."""
-        end = self._epochs * self.batches_per_epoch
-        while len(self._ahead) < depth and self._position + len(self._ahead) < end:
-            if self._pool is None:
-                workers = min(self._prefetch, threads.count())
-                self._pool = concurrent.futures.ThreadPoolExecutor(workers, "atarirb-prefetch")
-            self._ahead.append(self._pool.submit(self._make, self._position + len(self._ahead)))
+    def _made_ahead(self, position: int) -> Batch:
+        """Wait for the batch at a position, and have those after it made."""
+        self._leave_parents()
+        self._fill(position)
+        try:
+            batch = self._ahead[position].result()
+        except BaseException:
+            if self._ahead[position].done():  # it failed, and not the waiting for it
+                del self._ahead[position]
+            raise
+        self._fill(position + 1)
+        del self._ahead[position]
+        return batch
 
-    def _drop_ahead(self) -> None:
-        for future in self._ahead:
-            future.cancel()
-        self._ahead.clear()
+    def _fill(self, first: int) -> None:
+        """Have the batches from a position on made ahead, those that are not yet."""
+        end = self._epochs * self.batches_per_epoch
+        for position in range(first, min(first + self._prefetch, end)):
+            if position not in self._ahead:
+                if self._pool is None:
+                    workers = min(self._prefetch, threads.count())
+                    self._pool = concurrent.futures.ThreadPoolExecutor(workers, "atarirb-prefetch")
+                self._ahead[position] = self._pool.submit(_make_for, weakref.ref(self), position)
+
+    def _leave_parents(self) -> None:
+        """Forget the parent's threads in a child made by fork, which has none."""
+        if self._process != os.getpid():
+            self._forget()
+
+    def _stop(self) -> None:
+        """Stop making batches ahead, and wait for what is being made."""
+        self._leave_parents()
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+        self._forget()
 
     def _make(self, position: int) -> Batch:
         epoch, number = divmod(position, self.batches_per_epoch)
@@ -170,9 +183,12 @@ class Batches:
             steps = self._sampler._epoch(key, self._legal, places, size)
         batch = self._sampler._gather(steps, self._slice_len)
         if self._fills and self._slice_len is None:
-            batch["mask"] = steps >= 0
+            batch["mask"] = batch["index"] >= 0
         if self._transform is not None:
-            batch = self._transform(batch)
+            try:
+                batch = self._transform(batch)
+            except StopIteration as error:  # which would pass for the end of the batches
+                raise FunctionError("transform raised StopIteration") from error
         return self._sampler._output(batch, size if self._global else None)
 
     # Its state.
@@ -201,9 +217,11 @@ class Batches:
                 no state.
         """
         try:
-            version, of = state["version"], dict(state["of"])
-            epoch, number = operator.index(state["epoch"]), operator.index(state["batch"])
-        except (TypeError, KeyError, ValueError) as error:
+            version = state["version"]
+            if version == STATE_VERSION:
+                epoch, number = operator.index(state["epoch"]), operator.index(state["batch"])
+                of = dict(state["of"])
+        except (TypeError, LookupError, ValueError) as error:
             raise StateError(f"not a state of batches: {state!r:.200}") from error
         if version != STATE_VERSION:
             raise StateError(f"a state of version {version!r}, this atarirb reads version {STATE_VERSION}")
@@ -214,24 +232,24 @@ class Batches:
         ]
         if differing:
             raise StateError(f"the state is of other batches: {'; '.join(differing)}")
-        if not 0 <= number < self.batches_per_epoch or not 0 <= epoch <= self._epochs:
+        position, end = epoch * self.batches_per_epoch + number, self._epochs * self.batches_per_epoch
+        if not 0 <= number < self.batches_per_epoch or not 0 <= position <= end:
             raise StateError(
                 f"the state is at batch {number:,} of epoch {epoch:,}; there are {self.batches_per_epoch:,} "
                 f"batches an epoch and {self._epochs:,} epochs"
             )
-        self._drop_ahead()
-        self._position = epoch * self.batches_per_epoch + number
+        self._leave_parents()
+        for future in self._ahead.values():
+            future.cancel()
+        self._ahead.clear()
+        self._position = position
 
     # Its life.
 
     def close(self) -> None:
         """Stop making batches ahead, and wait for what is being made. Closing twice is harmless."""
         self._closed = True
-        if self._process == os.getpid():
-            self._drop_ahead()
-            if self._pool is not None:
-                self._pool.shutdown(wait=True, cancel_futures=True)
-                self._pool = None
+        self._stop()
 
     def __enter__(self) -> Self:
         return self
@@ -242,6 +260,12 @@ class Batches:
     def __repr__(self) -> str:
         epoch, number = divmod(self._position, self.batches_per_epoch)
         return f"<atarirb.Batches at batch {number:,} of {self.batches_per_epoch:,}, epoch {epoch:,}>"
+
+
+def _make_for(batches: weakref.ref[Batches], position: int) -> Batch | None:
+    """Make a batch ahead, if anybody is still there to take it."""
+    alive = batches()
+    return None if alive is None else alive._make(position)
 
 
 def _count(name: str, value: Any) -> int:
@@ -260,6 +284,7 @@ def _part_of(sampler: Sampler, batch_size: int, shard: tuple[int, int] | None) -
     Returns:
         Whether they become a part of an array over several processes, and int64[rows].
     """
+    spans = _is_spread(sampler) and not sampler._options.device.is_fully_addressable
     if shard is not None:
         try:
             host, hosts = map(operator.index, shard)
@@ -267,8 +292,13 @@ def _part_of(sampler: Sampler, batch_size: int, shard: tuple[int, int] | None) -
             host, hosts = 0, 0
         if not 0 <= host < hosts:
             raise ArgumentError(f"shard is {shard!r}, expected (i, n): host i, from 0, of n")
+        if spans:
+            raise ArgumentError(
+                f"shard= goes with devices of this process alone; over several, as in "
+                f"{sampler._options.device}, these say which rows are made here"
+            )
         return False, sampler._part(batch_size, host, hosts)
-    if _is_spread(sampler) and not sampler._options.device.is_fully_addressable:
+    if spans:
         from atarirb.outputs import jax
 
         return True, np.arange(*jax.rows_of(sampler._options.device, batch_size))
