@@ -116,7 +116,7 @@ def test_all_orders_of_few_numbers_are_as_likely_as_each_other(size, keys):
     assert abs(truth.surprise(counts)) < 4
 
 
-SIZES = [13, 97, 1000, 4096, 4097, 10_007]
+SIZES = [13, 25, 97, 1000, 4096, 4097, 99**2]
 
 
 @pytest.fixture(scope="module", params=SIZES)
@@ -189,7 +189,7 @@ def test_orders_of_different_keys_have_nothing_in_common(orders):
 
 def test_half_of_the_orders_are_even(orders):
     """Cycles of an order tell its parity, and their mean number is 1 + 1/2 + ... + 1/N."""
-    keys, size = orders.shape
+    size = orders.shape[1]
     cycles = np.array([count_cycles(one) for one in orders[:100]])
     harmonic = (1 / np.arange(1, size + 1)).sum()
     variance = harmonic - (1 / np.arange(1, size + 1) ** 2).sum()
