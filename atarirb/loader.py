@@ -7,10 +7,10 @@ numbers, and the batch after any state is made without those before it.
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import hashlib
 import operator
 import os
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
@@ -20,6 +20,7 @@ from atarirb import draws, threads
 from atarirb.arguments import positive
 from atarirb.batch import Batch
 from atarirb.errors import ArgumentError, ClosedError, FunctionError, StateError
+from atarirb.index import Legal
 from atarirb.sampler import Sampler
 
 #: Version of what `Batches.get_state` returns.
@@ -31,6 +32,61 @@ _ENDLESS = 1 << 62
 
 # Numbers under which a key's keys are derived, one for each use.
 _ORDERS, _DRAWS = 0, 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class _Making:
+    """How the batch at a position is made: all that the threads need, so that they keep no iterator alive.
+
+    Attributes:
+        sampler: What draws and gathers.
+        transform: Called with the batch, if there is one.
+        root: What the keys are derived from.
+        legal: What is drawn from.
+        rows: Rows of an epoch.
+        batches_per_epoch: As many.
+        batch_size: Rows of a batch, of all hosts.
+        part: int64[B], which of them are made here.
+        slice_len: L, or None for transitions.
+        replacement: Each batch is drawn anew.
+        fills: The last batch is filled up, and all have a mask.
+        spans: The rows are a part of arrays over several processes.
+    """
+
+    sampler: Sampler
+    transform: Callable[[Batch], Batch] | None
+    root: tuple[int, ...]
+    legal: Legal
+    rows: int
+    batches_per_epoch: int
+    batch_size: int
+    part: np.ndarray
+    slice_len: int | None
+    replacement: bool
+    fills: bool
+    spans: bool
+
+    def __call__(self, position: int) -> Batch:
+        epoch, number = divmod(position, self.batches_per_epoch)
+        size = self.batch_size
+        if self.replacement:
+            key = draws.derived(self.root, _DRAWS, epoch, number)
+            steps = self.sampler._draw(key, size, self.legal)[self.part]
+        else:
+            places = number * size + self.part
+            inside = places < self.rows
+            places = np.where(inside, places, -1) if self.fills else places[inside]
+            key = draws.derived(self.root, _ORDERS, epoch)
+            steps = self.sampler._epoch(key, self.legal, places, size)
+        batch = self.sampler._gather(steps, self.slice_len)
+        if self.fills and self.slice_len is None:
+            batch["mask"] = batch["index"] >= 0
+        if self.transform is not None:
+            try:
+                batch = self.transform(batch)
+            except StopIteration as error:  # which would pass for the end of the batches
+                raise FunctionError("transform raised StopIteration") from error
+        return self.sampler._output(batch, size if self.spans else None)
 
 
 class Batches:
@@ -62,42 +118,52 @@ class Batches:
         transform: Callable[[Batch], Batch] | None,
         shard: tuple[int, int] | None,
     ):
-        self._sampler = sampler
-        self._batch_size = positive("batch_size", batch_size)
-        self._slice_len = None if slice_len is None else positive("slice_len", slice_len)
-        self._replacement = bool(replacement)
+        batch_size = positive("batch_size", batch_size)
+        slice_len = None if slice_len is None else positive("slice_len", slice_len)
+        replacement, drop_remainder = bool(replacement), bool(drop_remainder)
         self._epochs = _ENDLESS if epochs is None else positive("epochs", epochs, most=_ENDLESS)
         self._prefetch = _count("prefetch", prefetch)
         if transform is not None and not callable(transform):
             raise ArgumentError(f"transform is {transform!r:.80}, expected a function of a batch")
-        self._transform = transform
-        self._closed = False
-        self._legal = sampler._legal(self._slice_len, strict=bool(strict_length))
-        rows = sampler._epoch_rows(self._legal, self._batch_size, self._replacement)
+        legal = sampler._legal(slice_len, strict=bool(strict_length))
+        rows = sampler._epoch_rows(legal, batch_size, replacement)
         if rows > _MOST_ROWS:
             raise ArgumentError(f"an epoch of {rows:,} rows; there may be {_MOST_ROWS:,}")
-        full, left = divmod(rows, self._batch_size)
-        if drop_remainder and not full and not self._replacement:
+        full, left = divmod(rows, batch_size)
+        if drop_remainder and not full and not replacement:
             what = "steps" if slice_len is None else f"slices of {slice_len} steps"
             raise ArgumentError(
                 f"batch_size is {batch_size:,}, and an epoch has {rows:,} {what}; choose a smaller one, "
                 f"drop_remainder=False, or replacement=True"
             )
-        self._rows = rows
         self.batches_per_epoch = max(1, full + (left > 0 and not drop_remainder))
-        self._global, self._part = _part_of(sampler, self._batch_size, shard)
-        # Hosts and devices need batches of one shape.
-        self._fills = not drop_remainder and (shard is not None or self._global or _is_spread(sampler))
-        self._root = draws.root(key)
+        spans, part = _part_of(sampler, batch_size, shard)
+        root = draws.root(key)
+        self._make = _Making(
+            sampler=sampler,
+            transform=transform,
+            root=root,
+            legal=legal,
+            rows=rows,
+            batches_per_epoch=self.batches_per_epoch,
+            batch_size=batch_size,
+            part=part,
+            slice_len=slice_len,
+            replacement=replacement,
+            # Hosts and devices need batches of one shape.
+            fills=not drop_remainder and (shard is not None or spans or _is_spread(sampler)),
+            spans=spans,
+        )
         self._settings = {
             **sampler._fingerprint(),
-            "key": hashlib.sha256(repr(self._root).encode()).hexdigest()[:16],
-            "batch_size": self._batch_size,
-            "slice_len": self._slice_len,
+            "key": hashlib.sha256(repr(root).encode()).hexdigest()[:16],
+            "batch_size": batch_size,
+            "slice_len": slice_len,
             "strict_length": bool(strict_length),
-            "replacement": self._replacement,
-            "drop_remainder": bool(drop_remainder),
+            "replacement": replacement,
+            "drop_remainder": drop_remainder,
         }
+        self._closed = False
         self._position = 0
         self._forget()
 
@@ -156,40 +222,19 @@ class Batches:
                 if self._pool is None:
                     workers = min(self._prefetch, threads.count())
                     self._pool = concurrent.futures.ThreadPoolExecutor(workers, "atarirb-prefetch")
-                self._ahead[position] = self._pool.submit(_make_for, weakref.ref(self), position)
+                self._ahead[position] = self._pool.submit(self._make, position)
 
     def _leave_parents(self) -> None:
         """Forget the parent's threads in a child made by fork, which has none."""
         if self._process != os.getpid():
             self._forget()
 
-    def _stop(self) -> None:
-        """Stop making batches ahead, and wait for what is being made."""
+    def _stop(self, *, wait: bool = True) -> None:
+        """Stop making batches ahead."""
         self._leave_parents()
         if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool.shutdown(wait=wait, cancel_futures=True)
         self._forget()
-
-    def _make(self, position: int) -> Batch:
-        epoch, number = divmod(position, self.batches_per_epoch)
-        rows, size = self._part, self._batch_size
-        if self._replacement:
-            key = draws.derived(self._root, _DRAWS, epoch, number)
-            steps = self._sampler._draw(key, size, self._legal)[rows]
-        else:
-            places = number * size + rows
-            places = np.where(places < self._rows, places, -1) if self._fills else places[places < self._rows]
-            key = draws.derived(self._root, _ORDERS, epoch)
-            steps = self._sampler._epoch(key, self._legal, places, size)
-        batch = self._sampler._gather(steps, self._slice_len)
-        if self._fills and self._slice_len is None:
-            batch["mask"] = batch["index"] >= 0
-        if self._transform is not None:
-            try:
-                batch = self._transform(batch)
-            except StopIteration as error:  # which would pass for the end of the batches
-                raise FunctionError("transform raised StopIteration") from error
-        return self._sampler._output(batch, size if self._global else None)
 
     # Its state.
 
@@ -251,6 +296,10 @@ class Batches:
         self._closed = True
         self._stop()
 
+    def __del__(self) -> None:
+        if getattr(self, "_pool", None) is not None:  # there is no such attribute if an argument was refused
+            self._stop(wait=False)
+
     def __enter__(self) -> Self:
         return self
 
@@ -260,12 +309,6 @@ class Batches:
     def __repr__(self) -> str:
         epoch, number = divmod(self._position, self.batches_per_epoch)
         return f"<atarirb.Batches at batch {number:,} of {self.batches_per_epoch:,}, epoch {epoch:,}>"
-
-
-def _make_for(batches: weakref.ref[Batches], position: int) -> Batch | None:
-    """Make a batch ahead, if anybody is still there to take it."""
-    alive = batches()
-    return None if alive is None else alive._make(position)
 
 
 def _count(name: str, value: Any) -> int:
