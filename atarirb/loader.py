@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import operator
 import os
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
@@ -222,6 +223,7 @@ class Batches:
                 if self._pool is None:
                     workers = min(self._prefetch, threads.count())
                     self._pool = concurrent.futures.ThreadPoolExecutor(workers, "atarirb-prefetch")
+                    weakref.finalize(self, _end, self._pool, self._process).atexit = False
                 self._ahead[position] = self._pool.submit(self._make, position)
 
     def _leave_parents(self) -> None:
@@ -229,11 +231,11 @@ class Batches:
         if self._process != os.getpid():
             self._forget()
 
-    def _stop(self, *, wait: bool = True) -> None:
-        """Stop making batches ahead."""
+    def _stop(self) -> None:
+        """Stop making batches ahead, and wait for what is being made."""
         self._leave_parents()
         if self._pool is not None:
-            self._pool.shutdown(wait=wait, cancel_futures=True)
+            self._pool.shutdown(wait=True, cancel_futures=True)
         self._forget()
 
     # Its state.
@@ -296,10 +298,6 @@ class Batches:
         self._closed = True
         self._stop()
 
-    def __del__(self) -> None:
-        if getattr(self, "_pool", None) is not None:  # there is no such attribute if an argument was refused
-            self._stop(wait=False)
-
     def __enter__(self) -> Self:
         return self
 
@@ -309,6 +307,12 @@ class Batches:
     def __repr__(self) -> str:
         epoch, number = divmod(self._position, self.batches_per_epoch)
         return f"<atarirb.Batches at batch {number:,} of {self.batches_per_epoch:,}, epoch {epoch:,}>"
+
+
+def _end(pool: concurrent.futures.ThreadPoolExecutor, process: int) -> None:
+    """End the threads of an iterator that is gone, unless they are the parent's."""
+    if process == os.getpid():
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _count(name: str, value: Any) -> int:

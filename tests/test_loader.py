@@ -923,6 +923,8 @@ def test_a_child_goes_on_from_its_parents_position_and_the_interpreter_ends_in_t
             childs = json.load(pipe)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         print(json.dumps([found, childs, status]))
+        json.kept = batches  # until other modules are gone
+        del batches
     """
     arguments = [str(paths["packed"]), OPTIONS, SIZE, KEY]
     output = python(code, *map(json.dumps, arguments))
