@@ -170,7 +170,7 @@ class Batches:
             steps = self._sampler._epoch(key, self._legal, places, size)
         batch = self._sampler._gather(steps, self._slice_len)
         if self._fills and self._slice_len is None:
-            batch["mask"] = steps >= 0
+            batch["mask"] = (steps >= 0).reshape(batch["index"].shape)  # a mixture's may be stacked
         if self._transform is not None:
             batch = self._transform(batch)
         return self._sampler._output(batch, size if self._global else None)
