@@ -163,8 +163,8 @@ class Mixture(Sampler):
         counts, share = np.diff(legal.cumulative[self._first_episodes]), self._share(batch_size)
         if counts.min() < share and not replacement:
             raise ArgumentError(
-                f"run {self.runs[np.argmin(counts)]!r} has {counts.min():,} to give in an epoch, and its share "
-                f"of a batch is {share:,}; choose a smaller batch_size, or replacement=True"
+                f"run {self.runs[np.argmin(counts)]!r} has {counts.min():,} to give in an epoch, and its "
+                f"share of a batch is {share:,}; choose a smaller batch_size, or replacement=True"
             )
         return int(counts.min()) // share * batch_size
 
