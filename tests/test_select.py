@@ -5,6 +5,7 @@ import dataclasses
 import fractions
 import os
 import pickle
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -284,6 +285,21 @@ def test_a_range_of_steps_counts_from_the_end_as_get_does(reader):
     for same in (slice(-20, None), range(-20, 0), range(count - 20, count)):
         part = reader.select(steps=same)
         assert set(part.sample(0, 2000)["index"]) == set(range(count - 20, count))
+
+
+def test_a_piece_ends_at_the_limit_of_time_if_it_has_the_end(tmp_path):
+    with mock.patch("atarirb.store.episodes.TIME_LIMIT", 9):
+        path, _ = truth.dataset(tmp_path, [9, 4, 9], capacity=60)
+    reader = atarirb.open(path, time_limit="truncated")
+    assert reader.episodes["time_limit"].tolist() == [True, False, True]
+    part = reader.select(steps=slice(3, 17))
+    assert part.episodes["start"].tolist() == [0, 3, 9, 13, 17]
+    assert part.episodes["time_limit"].tolist() == [False, True, False, False, True]
+    assert part.episodes["terminal"].tolist() == [False, True, True, False, True]
+    assert set(part.sample(0, 500)["index"]) == set(range(3, 8)) | set(range(9, 16))
+    assert part[:]["next"]["truncated"].nonzero()[0].tolist() == [2, 8, 16, 21]
+    as_logged = atarirb.open(path).select(steps=slice(3, 17))
+    assert as_logged[:]["next"]["truncated"].nonzero()[0].tolist() == [2, 16]
 
 
 # Parts with final frames.
