@@ -22,7 +22,19 @@ from pathlib import Path
 from typing import Any
 
 _OPERATORS = {"<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt}
-_PACKAGES = ("numpy", "numba", "zstandard", "zlib-ng", "isal", "ale-py", "jax", "torch", "torchrl")
+_PACKAGES = (
+    "numpy",
+    "numba",
+    "zstandard",
+    "zlib-ng",
+    "isal",
+    "ale-py",
+    "jax",
+    "flax",
+    "flashbax",
+    "torch",
+    "torchrl",
+)
 _WARMUP = 3
 
 #: Makes, from a seed, a call that is ready to be timed.

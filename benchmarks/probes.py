@@ -93,6 +93,24 @@ def opening(path: str) -> dict[str, float]:
     return {"seconds": took, "mb": memory("VmRSS") - before}
 
 
+def opening_runs(folder: str) -> dict[str, float]:
+    """Open all datasets in a folder and mix them; the memory is the whole process'."""
+    import atarirb
+
+    start = time.perf_counter()
+    mixture = atarirb.mix({path.name: atarirb.open(path) for path in Path(folder).iterdir()})
+    took = time.perf_counter() - start
+    assert len(mixture)
+    with open("/proc/self/maps", "rb") as maps:
+        held = sum(1 for _ in maps)
+    return {
+        "seconds": took,
+        "peak_mb": memory("VmHWM"),
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "maps": held,
+    }
+
+
 def ingest(log: str, out: str, workers: str, codec: str = "packed") -> dict[str, float]:
     """Make a dataset of a log; `workers` 0 is the default number."""
     import fsspec.core

@@ -5,6 +5,9 @@ so its own preprocessing is called on a local log instead; nothing of it is patc
 single frames, without a frame stack. It takes file order for time order: padding, stale rows and the seam
 are sampled like any other.
 
+`FlashbaxReplay` is flashbax's flat buffer, JAX arrays of all steps in memory. It pairs each step with the
+one after it, whether of the same episode or not: after an episode's end the discount is 0.
+
 `DopamineGather` gathers as Dopamine's replay buffer does, item by item in Python, written anew from its
 description.
 """
@@ -119,6 +122,96 @@ class TorchRLReplay:
             A function that returns a TensorDict of batch size n * length.
         """
         return self._opened(batch_size=n * length, num_slices=n).sample
+
+    def pairs(self, n: int, *, prefetch: int, gamma: float) -> Callable[[], tuple[Any, ...]]:
+        """Make what draws n transitions as JAX arrays, over the same memory where JAX takes it.
+
+        Args:
+            n: Transitions in the batch.
+            prefetch: Batches made ahead, as its own option; 0: none.
+            gamma: Discount.
+
+        Returns:
+            A function that returns observation, action, reward, discount and next observation.
+        """
+        import jax
+
+        replay = self._opened(batch_size=n, prefetch=prefetch or None)
+
+        def take() -> tuple[Any, ...]:
+            drawn = replay.sample()
+            following = drawn["next"]
+            discount = np.float32(gamma) * ~following["terminated"].numpy().reshape(-1)
+            arrays = (
+                drawn["observation"].numpy(),
+                drawn["action"].numpy().reshape(-1),
+                following["reward"].numpy().reshape(-1),
+                discount,
+                following["observation"].numpy(),
+            )
+            return tuple(jax.device_put(arrays))
+
+        return take
+
+
+class FlashbaxReplay:
+    """All steps of a dataset in a flat buffer of flashbax, filled once.
+
+    Args:
+        reader: Where from: of NumPy arrays, and of single frames.
+        n: Transitions in a batch.
+        gamma: Discount.
+
+    Attributes:
+        state: The buffer's state, with all steps.
+
+    Raises:
+        ImportError: If flashbax is missing.
+    """
+
+    def __init__(self, reader: Any, n: int, *, gamma: float):
+        try:
+            import flashbax
+        except ImportError as error:
+            raise ImportError(
+                f"the flashbax rival needs flashbax: pip install 'atarirb[bench]' ({error})"
+            ) from error
+        import jax
+
+        self._gamma = np.float32(gamma)
+        self._buffer = flashbax.make_flat_buffer(
+            max_length=len(reader), min_length=n, sample_batch_size=n, add_sequences=True
+        )
+        self.state = self._buffer.init(jax.tree.map(lambda leaf: leaf[0], self._steps(reader, slice(0, 1))))
+        add = jax.jit(self._buffer.add, donate_argnums=0)
+        for first in range(0, len(reader), 1 << 11):
+            self.state = add(self.state, self._steps(reader, slice(first, first + (1 << 11))))
+
+    def pairs(self, state: Any, key: Any) -> tuple[Any, ...]:
+        """Draw transitions, as a pure function of the buffer's state and a JAX key.
+
+        Returns:
+            Observation, action, reward, discount and next observation.
+        """
+        pair = self._buffer.sample(state, key).experience
+        discount = self._gamma * ~pair.first["over"]
+        drawn = pair.first
+        return drawn["observation"], drawn["action"], drawn["reward"], discount, pair.second["observation"]
+
+    @staticmethod
+    def _steps(reader: Any, rows: slice) -> dict[str, Any]:
+        import jax
+
+        batch = reader.get(rows)
+        following = batch["next"]
+        return jax.device_put(
+            {
+                "observation": batch["observation"],
+                "action": batch["action"],
+                "reward": following["reward"],
+                "over": following["done"],
+            }
+        )
 
 
 class DopamineGather:

@@ -177,7 +177,8 @@ def make_sparse(directory: Path, *, shards: int, steps: int = 1_000_000, episode
     from atarirb.store.files import FileRecord
     from atarirb.store.npy import header
 
-    columns = {name: ((), dtype) for name, dtype in store.COLUMNS.items()}
+    stored = store.COLUMNS | dict.fromkeys(("action", "reward"), np.dtype(np.int8))  # as ingest does
+    columns = {name: ((), dtype) for name, dtype in stored.items()}
     columns["observation"] = ((84, 84), np.dtype(np.uint8))
     records = []
     for split in range(shards):
@@ -199,7 +200,7 @@ def make_sparse(directory: Path, *, shards: int, steps: int = 1_000_000, episode
                 steps=steps,
                 finals=0,
                 segments=1,
-                columns={name: dtype.str for name, dtype in store.COLUMNS.items()},
+                columns={name: dtype.str for name, dtype in stored.items()},
                 adds=(split * steps, (split + 1) * steps),
                 capacity=steps,
                 head="start",

@@ -10,13 +10,14 @@ import pytest
 
 import atarirb
 from benchmarks import __main__ as everything
-from benchmarks import codec, ingest, measure, packed, paging, recording, report, sampling, variants
+from benchmarks import codec, feed, ingest, measure, packed, paging, recording, report, sampling, variants
 from benchmarks.workload import Workload, make_sparse
 
 #: What the tables of each measurement say, among other things.
 SAYS = {
     "sampling": "sample_slices(int, 16, 64)",
     "packed": "decode, two threads",
+    "feed": "open 4 runs and mix them",
     "codec": "templates evenly spaced",
     "ingest": "peak memory",
     "recording": "record Breakout",
@@ -101,7 +102,7 @@ def test_files_forgotten_are_read_from_the_disk_again(tmp_path):
     assert paging.disk_bytes() - before >= 1 << 20
 
 
-@pytest.mark.parametrize("module", [sampling, ingest, packed, codec, recording])
+@pytest.mark.parametrize("module", [sampling, packed, feed, codec, ingest, recording])
 def test_arguments_are_refused_in_words(module, capsys):
     with pytest.raises(SystemExit):
         module.main(["--quik"])

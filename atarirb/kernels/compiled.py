@@ -85,10 +85,38 @@ def _route(sorted_firsts, value):
 
 
 @kernel
+def _route_all(sorted_firsts, values, out):
+    """Find for each value what `_route` finds; 0 for those below sorted_firsts[0].
+
+    All search in step, so that their waits for memory overlap: the episodes of many runs fit no cache.
+    """
+    out[:] = 0
+    count = len(sorted_firsts)
+    while count > 1:
+        half = count >> 1
+        for row in range(len(values)):
+            out[row] += half * (sorted_firsts[out[row] + half] <= values[row])
+        count -= half
+
+
+@kernel
+def _shard_of(offsets, step, guess):
+    """Find a step's shard, which mostly is the one guessed."""
+    if offsets[guess] <= step < offsets[guess + 1]:
+        return guess
+    return _route(offsets, step)
+
+
+@kernel
+def _row_of(bases, offsets, shard, step, row_bytes):
+    """Find the address of a step's row in its shard."""
+    return bases[shard] + np.uintp((step - offsets[shard]) * row_bytes)
+
+
+@kernel
 def _place(bases, offsets, step, row_bytes):
     """Find the address of a step's row."""
-    shard = _route(offsets, step)
-    return bases[shard] + np.uintp((step - offsets[shard]) * row_bytes)
+    return _row_of(bases, offsets, _route(offsets, step), step, row_bytes)
 
 
 # The processor itself fetches ahead, but only within a page, and not to where the next row will be.
@@ -97,19 +125,25 @@ _AHEAD = 1024
 
 @kernel
 def _expect(bases, offsets, step, row_bytes, rows):
-    """Prefetch here and there what will be copied next."""
-    if step >= 0:
-        address = _place(bases, offsets, step, row_bytes)
-        for ahead in range(0, row_bytes * rows, _AHEAD):
-            _prefetch(address + np.uintp(ahead))
+    """Prefetch here and there what will be copied next; returns its shard."""
+    if step < 0:
+        return 0
+    shard = _route(offsets, step)
+    address = _row_of(bases, offsets, shard, step, row_bytes)
+    for ahead in range(0, row_bytes * rows, _AHEAD):
+        _prefetch(address + np.uintp(ahead))
+    return shard
 
 
 @kernel
-def _fetch(bases, offsets, step, row_bytes, target):
-    if step >= 0:
-        _copy(target, _place(bases, offsets, step, row_bytes), np.uintp(row_bytes))
-    else:
+def _fetch(bases, offsets, step, guess, row_bytes, target):
+    """Copy a step's row; returns its shard."""
+    if step < 0:
         _clear(target, np.uintp(row_bytes))
+        return guess
+    shard = _shard_of(offsets, step, guess)
+    _copy(target, _row_of(bases, offsets, shard, step, row_bytes), np.uintp(row_bytes))
+    return shard
 
 
 @intrinsic
@@ -137,10 +171,11 @@ def _take_rows(ticket, rows):
 def frames(ticket, bases, offsets, index, out):
     row_bytes, rows = out.shape[1], len(index)
     target = np.uintp(out.ctypes.data)
+    shard = 0
     taken = _take_rows(ticket, _ROWS)
     while taken < rows:
         for row in range(taken, min(taken + _ROWS, rows)):
-            _fetch(bases, offsets, index[row], row_bytes, target + np.uintp(row * row_bytes))
+            shard = _fetch(bases, offsets, index[row], shard, row_bytes, target + np.uintp(row * row_bytes))
         taken = _take_rows(ticket, _ROWS)
 
 
@@ -148,15 +183,17 @@ def frames(ticket, bases, offsets, index, out):
 def pairs(ticket, bases, offsets, index, next_index, out, next_out):
     row_bytes, rows = out.shape[1], len(index)
     target, next_target = np.uintp(out.ctypes.data), np.uintp(next_out.ctypes.data)
+    expected = 0
     taken = _take_rows(ticket, _ROWS)
     while taken < rows:
         for row in range(taken, min(taken + _ROWS, rows)):
             # A row's two frames are neighbours on disk: they are fetched together.
+            shard = expected
             if row + 1 < rows:
-                _expect(bases, offsets, index[row + 1], row_bytes, 2)
+                expected = _expect(bases, offsets, index[row + 1], row_bytes, 2)
             at = np.uintp(row * row_bytes)
-            _fetch(bases, offsets, index[row], row_bytes, target + at)
-            _fetch(bases, offsets, next_index[row], row_bytes, next_target + at)
+            shard = _fetch(bases, offsets, index[row], shard, row_bytes, target + at)
+            _fetch(bases, offsets, next_index[row], shard, row_bytes, next_target + at)
         taken = _take_rows(ticket, _ROWS)
 
 
@@ -303,14 +340,6 @@ def _reward(address, width):
     return np.float64(carray(_pointer(address), (1,), np.float32)[0])
 
 
-@kernel
-def _value_place(bases, widths, offsets, step):
-    """Find the address of a step's value, and its width."""
-    shard = _route(offsets, step)
-    width = widths[shard]
-    return bases[shard] + np.uintp((step - offsets[shard]) * width), width
-
-
 # Rows ahead for which to prefetch: single values lie scattered, and each is a wait for memory.
 _SOON = 8
 
@@ -322,28 +351,34 @@ def steps(
     first, next_index, next_newest, action, reward, discount, terminated, truncated,
 ):  # fmt: skip
     lookahead = len(powers) - 1
+    episodes, shards = next_index, next_newest  # until a row's own values are there
+    _route_all(starts, index, episodes)
+    _route_all(offsets, index, shards)
     for row in range(len(index)):
-        if row + _SOON < len(index) and index[row + _SOON] >= 0:
-            _prefetch(_value_place(action_bases, action_widths, offsets, index[row + _SOON])[0])
-            _prefetch(_value_place(reward_bases, reward_widths, offsets, index[row + _SOON])[0])
+        soon = row + _SOON
+        if soon < len(index) and index[soon] >= 0:
+            shard = shards[soon]
+            _prefetch(_row_of(action_bases, offsets, shard, index[soon], action_widths[shard]))
+            _prefetch(_row_of(reward_bases, offsets, shard, index[soon], reward_widths[shard]))
         step = index[row]
         if step < 0:
             first[row], next_index[row], next_newest[row], action[row] = 0, -1, -1, 0
             reward[row], discount[row], terminated[row], truncated[row] = 0, 0, False, False
             continue
-        episode = _route(starts, step)
+        episode, shard = episodes[row], shards[row]
         stop = starts[episode + 1]
         ahead = min(lookahead, stop - step)
+        place = _row_of(action_bases, offsets, shard, step, action_widths[shard])
+        action[row] = _action(place, action_widths[shard])
         total = 0.0
         for j in range(ahead):
-            place, width = _value_place(reward_bases, reward_widths, offsets, step + j)
-            total += powers[j] * _reward(place, width)
+            shard = _shard_of(offsets, step + j, shard)
+            place = _row_of(reward_bases, offsets, shard, step + j, reward_widths[shard])
+            total += powers[j] * _reward(place, reward_widths[shard])
         over = step + ahead == stop
         first[row] = starts[episode]
         next_index[row] = step + ahead
         next_newest[row] = final[episode] if over else step + ahead
-        place, width = _value_place(action_bases, action_widths, offsets, step)
-        action[row] = _action(place, width)
         reward[row] = total
         terminated[row] = over and terminal_end[episode]
         truncated[row] = over and not terminal_end[episode]
@@ -418,13 +453,10 @@ def below(words, counts, out):
 
 @kernel
 def at(numbers, cumulative, first, out):
+    _route_all(cumulative, numbers, out)
     for row in range(len(numbers)):
-        number = numbers[row]
-        if number < 0:
-            out[row] = -1
-            continue
-        episode = _route(cumulative, number)
-        out[row] = first[episode] + (number - cumulative[episode])
+        episode = out[row]
+        out[row] = first[episode] + (numbers[row] - cumulative[episode]) if numbers[row] >= 0 else -1
 
 
 @kernel
