@@ -13,16 +13,18 @@ import operator
 import os
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from atarirb import draws, threads
-from atarirb.arguments import positive
+from atarirb.arguments import check_same, positive
 from atarirb.batch import Batch
 from atarirb.errors import ArgumentError, ClosedError, FunctionError, StateError
 from atarirb.index import Legal
-from atarirb.sampler import Sampler
+
+if TYPE_CHECKING:
+    from atarirb.sampler import Sampler
 
 #: Version of what `Batches.get_state` returns.
 STATE_VERSION = 1
@@ -272,13 +274,7 @@ class Batches:
             raise StateError(f"not a state of batches: {state!r:.200}") from error
         if version != STATE_VERSION:
             raise StateError(f"a state of version {version!r}, this atarirb reads version {STATE_VERSION}")
-        differing = [
-            f"{name} is {self._settings.get(name, 'none')!r} here, {of.get(name, 'none')!r} there"
-            for name in {**self._settings, **of}
-            if self._settings.get(name) != of.get(name)
-        ]
-        if differing:
-            raise StateError(f"the state is of other batches: {'; '.join(differing)}")
+        check_same("batches", self._settings, of)
         position, end = epoch * self.batches_per_epoch + number, self._epochs * self.batches_per_epoch
         if not 0 <= number < self.batches_per_epoch or not 0 <= position <= end:
             raise StateError(

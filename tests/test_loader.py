@@ -548,7 +548,7 @@ def test_what_is_no_state_is_refused_and_changes_nothing(reader):
                 iterator.set_state({"version": version})  # what else there is, only that version knows
         with pytest.raises(StateError, match="frame_stack is 3 here, 'none' there"):
             iterator.set_state(state | {"of": {k: v for k, v in state["of"].items() if k != "frame_stack"}})
-        with pytest.raises(StateError, match="more is 'none' here, 1 there"):
+        with pytest.raises(StateError, match="more is 'not given' here, 1 there"):
             iterator.set_state(state | {"of": state["of"] | {"more": 1}})
         outside = [(0, -1), (0, 6), (-1, 0), (3, 0), (2, 1)]
         for epoch, number in outside:
