@@ -533,3 +533,12 @@ def test_a_part_maps_nothing_and_reads_no_frame(run):
     rows = parts[0].sample(0, 200)["index"] // 1000
     assert np.isin(rows, parts[0].selected).all()
     assert len(parts[0].selected) == 500
+
+
+def test_of_many_equal_episodes_the_earlier_are_the_best(tmp_path):
+    reward = np.arange(400) % 2 * (np.arange(400) // 2 % 3)  # 200 episodes that return 0, 1 and 2 in turn
+    path, _ = truth.dataset(tmp_path, [2] * 200, capacity=1000, rewards=reward, stack=1, codec="raw")
+    reader = atarirb.open(path)
+    best, next_best = list(range(2, 200, 3)), list(range(1, 200, 3))
+    for count in (10, 40, len(best), len(best) + 25):
+        assert reader.select(top=count / 200).selected.tolist() == sorted((best + next_best)[:count])
