@@ -8,8 +8,10 @@ import pytest
 NOTEBOOKS = sorted((pathlib.Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
 
 
+@pytest.mark.timeout(900)  # some train an agent
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs(path, capsys):
+def test_a_notebook_runs(path, capsys, monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "agg")
     names = {"__name__": "__main__"}
     for cell in json.loads(path.read_text())["cells"]:
         if cell["cell_type"] == "code":
