@@ -546,7 +546,7 @@ def test_what_is_no_state_is_refused_and_changes_nothing(reader):
                 StateError, match=f"a state of version {version!r}, this atarirb reads version 1"
             ):
                 iterator.set_state({"version": version})  # what else there is, only that version knows
-        with pytest.raises(StateError, match="frame_stack is 3 here, 'none' there"):
+        with pytest.raises(StateError, match="frame_stack is 3 here, 'not given' there"):
             iterator.set_state(state | {"of": {k: v for k, v in state["of"].items() if k != "frame_stack"}})
         with pytest.raises(StateError, match="more is 'not given' here, 1 there"):
             iterator.set_state(state | {"of": state["of"] | {"more": 1}})
