@@ -6,21 +6,25 @@ numbers, and the batch after any state is made without those before it.
 
 from __future__ import annotations
 
-import collections
 import concurrent.futures
+import dataclasses
 import hashlib
 import operator
 import os
+import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from atarirb import draws, threads
-from atarirb.arguments import positive
+from atarirb.arguments import check_same, positive
 from atarirb.batch import Batch
-from atarirb.errors import ArgumentError, ClosedError, StateError
-from atarirb.sampler import Sampler
+from atarirb.errors import ArgumentError, ClosedError, FunctionError, StateError
+from atarirb.index import Legal
+
+if TYPE_CHECKING:
+    from atarirb.sampler import Sampler
 
 #: Version of what `Batches.get_state` returns.
 STATE_VERSION = 1
@@ -33,15 +37,70 @@ _ENDLESS = 1 << 62
 _ORDERS, _DRAWS = 0, 1
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class _Making:
+    """How the batch at a position is made: all that the threads need, so that they keep no iterator alive.
+
+    Attributes:
+        sampler: What draws and gathers.
+        transform: Called with the batch, if there is one.
+        root: What the keys are derived from.
+        legal: What is drawn from.
+        rows: Rows of an epoch.
+        batches_per_epoch: As many.
+        batch_size: Rows of a batch, of all hosts.
+        part: int64[B], which of them are made here.
+        slice_len: L, or None for transitions.
+        replacement: Each batch is drawn anew.
+        fills: The last batch is filled up, and all have a mask.
+        spans: The rows are a part of arrays over several processes.
+    """
+
+    sampler: Sampler
+    transform: Callable[[Batch], Batch] | None
+    root: tuple[int, ...]
+    legal: Legal
+    rows: int
+    batches_per_epoch: int
+    batch_size: int
+    part: np.ndarray
+    slice_len: int | None
+    replacement: bool
+    fills: bool
+    spans: bool
+
+    def __call__(self, position: int) -> Batch:
+        epoch, number = divmod(position, self.batches_per_epoch)
+        size = self.batch_size
+        if self.replacement:
+            key = draws.derived(self.root, _DRAWS, epoch, number)
+            steps = self.sampler._draw(key, size, self.legal)[self.part]
+        else:
+            places = number * size + self.part
+            inside = places < self.rows
+            places = np.where(inside, places, -1) if self.fills else places[inside]
+            key = draws.derived(self.root, _ORDERS, epoch)
+            steps = self.sampler._epoch(key, self.legal, places, size)
+        batch = self.sampler._gather(steps, self.slice_len)
+        if self.fills and self.slice_len is None:
+            batch["mask"] = batch["index"] >= 0
+        if self.transform is not None:
+            try:
+                batch = self.transform(batch)
+            except StopIteration as error:  # which would pass for the end of the batches
+                raise FunctionError("transform raised StopIteration") from error
+        return self.sampler._output(batch, size if self.spans else None)
+
+
 class Batches:
     """An iterator over batches, also a context manager. Made by `batches` of a reader or a mixture.
 
-    Iterating ends after the last epoch; `close`, the end of a ``with`` block, or the end of the object stop
-    the threads that make batches ahead. It is for one thread at a time. A child made by fork goes on where
-    its parent was.
+    Iterating ends after the last epoch; that, `close`, the end of a ``with`` block, or the end of the object
+    stop the threads that make batches ahead. It is for one thread at a time. A child made by fork goes on
+    where its parent was.
 
     What fails while a batch is made ahead is raised by the `next` that would return it, with the traceback
-    of where it failed; the next `next` tries that batch again.
+    of where it failed; the next `next` tries that batch again. One that is interrupted loses no batch either.
 
     Attributes:
         batches_per_epoch: As many.
@@ -62,47 +121,57 @@ class Batches:
         transform: Callable[[Batch], Batch] | None,
         shard: tuple[int, int] | None,
     ):
-        self._sampler = sampler
-        self._batch_size = positive("batch_size", batch_size)
-        self._slice_len = None if slice_len is None else positive("slice_len", slice_len)
-        self._replacement = bool(replacement)
+        batch_size = positive("batch_size", batch_size)
+        slice_len = None if slice_len is None else positive("slice_len", slice_len)
+        replacement, drop_remainder = bool(replacement), bool(drop_remainder)
         self._epochs = _ENDLESS if epochs is None else positive("epochs", epochs, most=_ENDLESS)
         self._prefetch = _count("prefetch", prefetch)
         if transform is not None and not callable(transform):
             raise ArgumentError(f"transform is {transform!r:.80}, expected a function of a batch")
-        self._transform = transform
-        self._closed = False
-        self._legal = sampler._legal(self._slice_len, strict=bool(strict_length))
-        rows = sampler._epoch_rows(self._legal, self._batch_size, self._replacement)
+        legal = sampler._legal(slice_len, strict=bool(strict_length))
+        rows = sampler._epoch_rows(legal, batch_size, replacement)
         if rows > _MOST_ROWS:
             raise ArgumentError(f"an epoch of {rows:,} rows; there may be {_MOST_ROWS:,}")
-        full, left = divmod(rows, self._batch_size)
-        if drop_remainder and not full and not self._replacement:
+        full, left = divmod(rows, batch_size)
+        if drop_remainder and not full and not replacement:
             what = "steps" if slice_len is None else f"slices of {slice_len} steps"
             raise ArgumentError(
                 f"batch_size is {batch_size:,}, and an epoch has {rows:,} {what}; choose a smaller one, "
                 f"drop_remainder=False, or replacement=True"
             )
-        self._rows = rows
         self.batches_per_epoch = max(1, full + (left > 0 and not drop_remainder))
-        self._global, self._part = _part_of(sampler, self._batch_size, shard)
-        # Hosts and devices need batches of one shape.
-        self._fills = not drop_remainder and (shard is not None or self._global or _is_spread(sampler))
-        self._root = draws.root(key)
+        spans, part = _part_of(sampler, batch_size, shard)
+        root = draws.root(key)
+        self._make = _Making(
+            sampler=sampler,
+            transform=transform,
+            root=root,
+            legal=legal,
+            rows=rows,
+            batches_per_epoch=self.batches_per_epoch,
+            batch_size=batch_size,
+            part=part,
+            slice_len=slice_len,
+            replacement=replacement,
+            # Hosts and devices need batches of one shape.
+            fills=not drop_remainder and (shard is not None or spans or _is_spread(sampler)),
+            spans=spans,
+        )
         self._settings = {
             **sampler._fingerprint(),
-            "key": hashlib.sha256(repr(self._root).encode()).hexdigest()[:16],
-            "batch_size": self._batch_size,
-            "slice_len": self._slice_len,
+            "key": hashlib.sha256(repr(root).encode()).hexdigest()[:16],
+            "batch_size": batch_size,
+            "slice_len": slice_len,
             "strict_length": bool(strict_length),
-            "replacement": self._replacement,
-            "drop_remainder": bool(drop_remainder),
+            "replacement": replacement,
+            "drop_remainder": drop_remainder,
         }
+        self._closed = False
         self._position = 0
         self._forget()
 
     def _forget(self) -> None:
-        self._ahead: collections.deque[concurrent.futures.Future[Batch]] = collections.deque()
+        self._ahead: dict[int, concurrent.futures.Future[Batch]] = {}
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
         self._process = os.getpid()
 
@@ -124,56 +193,52 @@ class Batches:
     def __next__(self) -> Batch:
         if self._closed:
             raise ClosedError("these batches are closed; make new ones, and set their state")
-        if self._process != os.getpid():  # a child has no threads
-            self._forget()
-        if self._position >= self._epochs * self.batches_per_epoch:
+        position = self._position
+        if position >= self._epochs * self.batches_per_epoch:
+            self._stop()
             raise StopIteration
-        if not self._prefetch:
-            batch = self._make(self._position)
-        else:
-            self._fill(self._prefetch)
-            try:
-                batch = self._ahead[0].result()
-            except Exception:
-                self._drop_ahead()
-                raise
-            self._ahead.popleft()
-        self._position += 1
-        if self._prefetch:
-            self._fill(self._prefetch)
+        batch = self._made_ahead(position) if self._prefetch else self._make(position)
+        # Last, and with no call after it: an interrupt comes before it, and the batch is made again, or when
+        # the caller has it.
+        self._position = position + 1
         return batch
 
-    def _fill(self, depth: int) -> None:
-        """Have as many batches made ahead, from the position on."""
+    def _made_ahead(self, position: int) -> Batch:
+        """Wait for the batch at a position, and have those after it made."""
+        self._leave_parents()
+        self._fill(position)
+        try:
+            batch = self._ahead[position].result()
+        except BaseException:
+            if self._ahead[position].done():  # it failed, and not the waiting for it
+                del self._ahead[position]
+            raise
+        self._fill(position + 1)
+        del self._ahead[position]
+        return batch
+
+    def _fill(self, first: int) -> None:
+        """Have the batches from a position on made ahead, those that are not yet."""
         end = self._epochs * self.batches_per_epoch
-        while len(self._ahead) < depth and self._position + len(self._ahead) < end:
-            if self._pool is None:
-                workers = min(self._prefetch, threads.count())
-                self._pool = concurrent.futures.ThreadPoolExecutor(workers, "atarirb-prefetch")
-            self._ahead.append(self._pool.submit(self._make, self._position + len(self._ahead)))
+        for position in range(first, min(first + self._prefetch, end)):
+            if position not in self._ahead:
+                if self._pool is None:
+                    workers = min(self._prefetch, threads.count())
+                    self._pool = concurrent.futures.ThreadPoolExecutor(workers, "atarirb-prefetch")
+                    weakref.finalize(self, _end, self._pool, self._process).atexit = False
+                self._ahead[position] = self._pool.submit(self._make, position)
 
-    def _drop_ahead(self) -> None:
-        for future in self._ahead:
-            future.cancel()
-        self._ahead.clear()
+    def _leave_parents(self) -> None:
+        """Forget the parent's threads in a child made by fork, which has none."""
+        if self._process != os.getpid():
+            self._forget()
 
-    def _make(self, position: int) -> Batch:
-        epoch, number = divmod(position, self.batches_per_epoch)
-        rows, size = self._part, self._batch_size
-        if self._replacement:
-            key = draws.derived(self._root, _DRAWS, epoch, number)
-            steps = self._sampler._draw(key, size, self._legal)[rows]
-        else:
-            places = number * size + rows
-            places = np.where(places < self._rows, places, -1) if self._fills else places[places < self._rows]
-            key = draws.derived(self._root, _ORDERS, epoch)
-            steps = self._sampler._epoch(key, self._legal, places, size)
-        batch = self._sampler._gather(steps, self._slice_len)
-        if self._fills and self._slice_len is None:
-            batch["mask"] = steps >= 0
-        if self._transform is not None:
-            batch = self._transform(batch)
-        return self._sampler._output(batch, size if self._global else None)
+    def _stop(self) -> None:
+        """Stop making batches ahead, and wait for what is being made."""
+        self._leave_parents()
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+        self._forget()
 
     # Its state.
 
@@ -201,37 +266,33 @@ class Batches:
                 no state.
         """
         try:
-            version, of = state["version"], dict(state["of"])
-            epoch, number = operator.index(state["epoch"]), operator.index(state["batch"])
-        except (TypeError, KeyError, ValueError) as error:
+            version = state["version"]
+            if version == STATE_VERSION:
+                epoch, number = operator.index(state["epoch"]), operator.index(state["batch"])
+                of = dict(state["of"])
+        except (TypeError, LookupError, ValueError) as error:
             raise StateError(f"not a state of batches: {state!r:.200}") from error
         if version != STATE_VERSION:
             raise StateError(f"a state of version {version!r}, this atarirb reads version {STATE_VERSION}")
-        differing = [
-            f"{name} is {self._settings.get(name, 'none')!r} here, {of.get(name, 'none')!r} there"
-            for name in {**self._settings, **of}
-            if self._settings.get(name) != of.get(name)
-        ]
-        if differing:
-            raise StateError(f"the state is of other batches: {'; '.join(differing)}")
-        if not 0 <= number < self.batches_per_epoch or not 0 <= epoch <= self._epochs:
+        check_same("batches", self._settings, of)
+        position, end = epoch * self.batches_per_epoch + number, self._epochs * self.batches_per_epoch
+        if not 0 <= number < self.batches_per_epoch or not 0 <= position <= end:
             raise StateError(
                 f"the state is at batch {number:,} of epoch {epoch:,}; there are {self.batches_per_epoch:,} "
                 f"batches an epoch and {self._epochs:,} epochs"
             )
-        self._drop_ahead()
-        self._position = epoch * self.batches_per_epoch + number
+        self._leave_parents()
+        for future in self._ahead.values():
+            future.cancel()
+        self._ahead.clear()
+        self._position = position
 
     # Its life.
 
     def close(self) -> None:
         """Stop making batches ahead, and wait for what is being made. Closing twice is harmless."""
         self._closed = True
-        if self._process == os.getpid():
-            self._drop_ahead()
-            if self._pool is not None:
-                self._pool.shutdown(wait=True, cancel_futures=True)
-                self._pool = None
+        self._stop()
 
     def __enter__(self) -> Self:
         return self
@@ -242,6 +303,12 @@ class Batches:
     def __repr__(self) -> str:
         epoch, number = divmod(self._position, self.batches_per_epoch)
         return f"<atarirb.Batches at batch {number:,} of {self.batches_per_epoch:,}, epoch {epoch:,}>"
+
+
+def _end(pool: concurrent.futures.ThreadPoolExecutor, process: int) -> None:
+    """End the threads of an iterator that is gone, unless they are the parent's."""
+    if process == os.getpid():
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _count(name: str, value: Any) -> int:
@@ -260,6 +327,7 @@ def _part_of(sampler: Sampler, batch_size: int, shard: tuple[int, int] | None) -
     Returns:
         Whether they become a part of an array over several processes, and int64[rows].
     """
+    spans = _is_spread(sampler) and not sampler._options.device.is_fully_addressable
     if shard is not None:
         try:
             host, hosts = map(operator.index, shard)
@@ -267,8 +335,13 @@ def _part_of(sampler: Sampler, batch_size: int, shard: tuple[int, int] | None) -
             host, hosts = 0, 0
         if not 0 <= host < hosts:
             raise ArgumentError(f"shard is {shard!r}, expected (i, n): host i, from 0, of n")
+        if spans:
+            raise ArgumentError(
+                f"shard= goes with devices of this process alone; over several, as in "
+                f"{sampler._options.device}, these say which rows are made here"
+            )
         return False, sampler._part(batch_size, host, hosts)
-    if _is_spread(sampler) and not sampler._options.device.is_fully_addressable:
+    if spans:
         from atarirb.outputs import jax
 
         return True, np.arange(*jax.rows_of(sampler._options.device, batch_size))

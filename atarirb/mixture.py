@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from atarirb import draws
-from atarirb.batch import Batch
+from atarirb.batch import OPTIONAL, Batch
 from atarirb.errors import ArgumentError
 from atarirb.index import EpisodeIndex, Legal
 from atarirb.reader import Reader
@@ -41,7 +41,8 @@ def mix(
         weights: How much of the draws, with replacement, each run gets, in proportion; None: every valid step
             of all runs is as likely as any other.
         stacked: Every run gets the same number of rows of each batch, and leaves have a leading axis of runs:
-            [R, n / R, ...], in the order of `readers`.
+            [R, n / R, ...], in the order of `readers`. An epoch then ends with the last whole batch of the
+            smallest run.
 
     Returns:
         A mixture, with `sample`, `sample_slices` and `batches` as a reader has them; of each row ``run``
@@ -65,8 +66,8 @@ class Mixture(Sampler):
     """
 
     def __init__(self, readers: Mapping[str, Reader], weights: Mapping[str, float] | None, stacked: bool):
-        if not readers:
-            raise ArgumentError("no readers to mix")
+        if not isinstance(readers, Mapping) or not readers:
+            raise ArgumentError(f"readers is {readers!r:.80}, expected one or more by name")
         if unknown := [name for name, reader in readers.items() if not isinstance(reader, Reader)]:
             raise ArgumentError(f"{unknown[0]!r} is {readers[unknown[0]]!r:.80}, expected a reader")
         self._readers = dict(readers)
@@ -78,6 +79,9 @@ class Mixture(Sampler):
         self._weights = None if weights is None else _checked(weights, self.runs)
         if self._stacked and weights is not None:
             raise ArgumentError("weights= and stacked=True: stacked, every run has an equal share")
+        if self._weights is not None:
+            self._drawn, self._last_words = _shares(self._weights)
+        _check_alike(self._readers)
         self._dataset = joined = Joined([part._opened() for part in parts])
         finals = [joined.frame_numbers(run, part._index.final) for run, part in enumerate(parts)]
         self._index = EpisodeIndex.joined([part._index for part in parts], finals)
@@ -100,6 +104,22 @@ class Mixture(Sampler):
 
     # What it does in another way than a reader.
 
+    def _legal(self, slice_len: int | None, *, strict: bool = True) -> Legal:
+        legal = super()._legal(slice_len, strict=strict)
+        if self._weights is None and not self._stacked:
+            return legal
+        counts = np.diff(legal.cumulative[self._first_episodes])
+        empty = counts == 0
+        if self._weights is not None:
+            empty &= np.array(self._weights) > 0
+        if empty.any():
+            what = "step" if slice_len is None else f"slice of {slice_len:,} steps"
+            raise ArgumentError(
+                f"run {self.runs[np.argmax(empty)]!r} has no valid {what}, and is to have a share of each "
+                f"batch; leave it out, or give it a weight of 0"
+            )
+        return legal
+
     def _draw(self, key: Any, n: int, legal: Legal, *, by_episode: bool = False) -> np.ndarray:
         if self._weights is None and not self._stacked:
             return super()._draw(key, n, legal, by_episode=by_episode)
@@ -107,8 +127,7 @@ class Mixture(Sampler):
         if self._weights is None:
             run = np.repeat(np.arange(len(self.runs)), self._share(n))
         else:
-            run = _drawn_runs(words[:, 0], self._weights)
-        self._check_each(legal, np.unique(run))
+            run = self._drawn[np.searchsorted(self._last_words, words[:, 0])]
         if not by_episode:
             before = legal.cumulative[self._first_episodes]
             return legal.at(before[run] + draws.below(words[:, 1], np.diff(before)[run]))
@@ -136,9 +155,18 @@ class Mixture(Sampler):
             )
         if not self._stacked:
             return super()._epoch_rows(legal, batch_size, replacement)
-        counts = np.diff(legal.cumulative[self._first_episodes])
-        self._check_each(legal, np.arange(len(self.runs)))
-        return int(counts.min()) // self._share(batch_size) * batch_size
+        if not getattr(self._options.device, "is_fully_addressable", True):
+            raise ArgumentError(
+                "the leading axis of stacked batches is of runs, and device= would split it over processes; "
+                "give each process its part of every run by shard=(i, n)"
+            )
+        counts, share = np.diff(legal.cumulative[self._first_episodes]), self._share(batch_size)
+        if counts.min() < share and not replacement:
+            raise ArgumentError(
+                f"run {self.runs[np.argmin(counts)]!r} has {counts.min():,} to give in an epoch, and its "
+                f"share of a batch is {share:,}; choose a smaller batch_size, or replacement=True"
+            )
+        return int(counts.min()) // share * batch_size
 
     def _part(self, batch_size: int, host: int, hosts: int) -> np.ndarray:
         if not self._stacked:
@@ -157,12 +185,6 @@ class Mixture(Sampler):
                 f"{rows:,} rows do not divide by {len(self.runs):,} runs, which each get the same number"
             )
         return share
-
-    def _check_each(self, legal: Legal, runs: np.ndarray) -> None:
-        """Check that these runs, which are to be drawn from, have something to draw."""
-        empty = runs[np.diff(legal.cumulative[self._first_episodes])[runs] == 0]
-        if len(empty):
-            raise ArgumentError(f"run {self.runs[empty[0]]!r} has no such step or slice to draw")
 
     def _gather(self, steps: np.ndarray, slice_len: int | None = None) -> Batch:
         batch = super()._gather(steps, slice_len)
@@ -184,8 +206,12 @@ class Mixture(Sampler):
         return dataset
 
     def _fingerprint(self) -> dict[str, Any]:
-        parts = [reader._fingerprint() for reader in self._readers.values()]
-        own = ("dataset", "selection", *_OWN)
+        # By the datasets that are held here: the readers may be closed.
+        open_parts = zip(self._readers.values(), self._joined().datasets, strict=True)
+        parts, own = (
+            [part._identity(dataset) for part, dataset in open_parts],
+            ("dataset", "selection", *_OWN),
+        )
         content = [[name, *(part[key] for key in own)] for name, part in zip(self.runs, parts, strict=True)]
         return {
             "runs": hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16],
@@ -218,10 +244,34 @@ def _common_options(readers: Mapping[str, Reader]) -> Options:
     return reader._options
 
 
+def _check_alike(readers: Mapping[str, Reader]) -> None:
+    """Check that the frames of all readers are of one kind, and the stored columns that are asked for."""
+    (first, reader), *others = readers.items()
+    usual = _stored(reader)
+    for name, other in others:
+        for what, kind in _stored(other).items():
+            if kind != usual[what]:
+                raise ArgumentError(
+                    f"{what} of {first!r} is {usual[what]} and of {name!r} {kind}; to be mixed they must be "
+                    f"of one shape and dtype"
+                )
+
+
+def _stored(reader: Reader) -> dict[str, str]:
+    """Say of which dtype and shape a row of each stored leaf is."""
+    dataset = reader._opened()
+    kinds = {"a frame": (dataset.frames.shape, dataset.frames.dtype)}
+    wanted = [name for name in reader._options.columns if name not in OPTIONAL]
+    kinds |= {f"column {name!r}": dataset.described[name] for name in wanted}
+    return {what: f"{dtype}{list(shape)}" for what, (shape, dtype) in kinds.items()}
+
+
 def _checked(weights: Mapping[str, float], runs: Sequence[str]) -> list[float]:
     """Return the weight of each run."""
     if not isinstance(weights, Mapping) or set(weights) != set(runs):
-        raise ArgumentError(f"weights is {weights!r:.200}, expected one for each of {', '.join(runs):.200}")
+        raise ArgumentError(
+            f"weights is {weights!r:.200}, expected one for each of {', '.join(map(repr, runs)):.200}"
+        )
     try:
         found = [float(weights[run]) for run in runs]
     except (TypeError, ValueError) as error:
@@ -231,12 +281,15 @@ def _checked(weights: Mapping[str, float], runs: Sequence[str]) -> list[float]:
     return found
 
 
-def _drawn_runs(words: np.ndarray, weights: Sequence[float]) -> np.ndarray:
-    """Turn uint64[B] words into int64[B] runs, by their weights."""
-    runs = np.flatnonzero(weights)
-    sums = list(itertools.accumulate(fractions.Fraction(weights[run]) for run in runs))
-    firsts = [math.ceil(part * 2**64 / sums[-1]) for part in sums[:-1]]  # first word of each but the first
-    return runs[np.searchsorted(np.array(firsts, np.uint64), words, side="right")]
+def _shares(weights: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Share the 64-bit words among runs by their weights.
+
+    Returns:
+        int64[K], the runs that have a weight, and uint64[K - 1], the last word of each but the last one.
+    """
+    drawn = np.flatnonzero(weights)
+    sums = list(itertools.accumulate(fractions.Fraction(weights[run]) for run in drawn))
+    return drawn, np.array([math.ceil(part * 2**64 / sums[-1]) - 1 for part in sums[:-1]], np.uint64)
 
 
 def _with_runs_apart(batch: Batch, runs: int) -> Batch:

@@ -169,9 +169,11 @@ class Reader(Sampler):
         Args:
             episodes: Numbers of episodes, or a mask over `episodes`; as for `get`.
             splits: One split of the source files, or several: the steps that came from them.
-            steps: Neighbouring steps, as ``slice(0, 1_000_000)``.
+            steps: Neighbouring steps, as ``slice(0, 1_000_000)`` or ``range(1_000_000)``; negative ones count
+                from the end.
             top: This part of the whole episodes, those with the highest ``return``; of equal ones the
-                earlier. Episodes with a cut head or end have no known return and are left out. At least one.
+                earlier. Episodes with a cut head or end have no known return and are left out. The number of
+                episodes is rounded, and at least one.
             fraction: A random part of the steps, in whole episodes: the episodes are taken in an order that
                 `key` chooses until they have this part of all their steps.
             key: As for `sample`; with `fraction`.
@@ -183,7 +185,9 @@ class Reader(Sampler):
             has a row for each piece. A cut there is one like any other: no batch looks over it.
 
         Raises:
-            StepIndexError, StepIndexTypeError, ArgumentError: As for `get`; also if nothing is left.
+            StepIndexError, StepIndexTypeError, ArgumentError: As for `get`; also if nothing is left, or
+                there is no such split.
+            KeyTypeError: The key cannot be used.
         """
         dataset = self._opened()
         ranges = []
@@ -253,9 +257,13 @@ class Reader(Sampler):
         self._selection = dataclasses.replace(self._selection, episodes=self._selection.episodes[:0].copy())
 
     def _fingerprint(self) -> dict[str, Any]:
+        return self._identity(self._opened())
+
+    def _identity(self, dataset: Dataset) -> dict[str, Any]:
+        """Make the fingerprint, also when closed, given the dataset."""
         options = self._options
         return {
-            "dataset": self._opened().manifest.fingerprint,
+            "dataset": dataset.manifest.fingerprint,
             "selection": self._selection.fingerprint,
             **{name: getattr(options, name) for name in ("frame_stack", "n_step", "time_limit", "final")},
             "gamma": float(options.gamma),
@@ -277,7 +285,10 @@ class Reader(Sampler):
 def _ranges_of(dataset: Dataset, splits: Any) -> np.ndarray:
     """Return the ranges of steps, int64[K, 2], that came from these splits."""
     there = [shard.split for shard in dataset.manifest.shards]
-    wanted = np.atleast_1d(np.asarray(splits))
+    try:
+        wanted = np.atleast_1d(np.asarray(splits))
+    except ValueError:  # rows of unequal length
+        wanted = np.zeros((0, 0))
     if wanted.ndim > 1 or wanted.dtype.kind not in "iu":
         raise ArgumentError(f"splits is {splits!r:.80}, expected one number or several")
     if missing := sorted(set(wanted.tolist()) - set(there)):

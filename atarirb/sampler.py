@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -13,10 +13,8 @@ from atarirb.arguments import one_of, positive
 from atarirb.batch import Batch, Data, Recipe, slices, transitions
 from atarirb.errors import ArgumentError, ClosedError
 from atarirb.index import EpisodeIndex, Legal
+from atarirb.loader import Batches
 from atarirb.windows import windows
-
-if TYPE_CHECKING:
-    from atarirb.loader import Batches
 
 #: Lengths of slices whose starts are remembered.
 _MOST_LENGTHS = 16
@@ -186,8 +184,11 @@ class Sampler:
                 batch is short. On several hosts and devices, it is filled up with rows of index -1
                 instead, and all batches have a ``mask`` bool[B], False for these.
             prefetch: Batches made ahead, by as many threads (not more than cores). 0: none, in the caller's.
-            transform: Called with each batch, of NumPy arrays, before it goes to a device; what it returns
-                is handed out. Several threads may call it at once, and not in the batches' order.
+                Those threads do not see what is set for the caller's thread alone, as by
+                ``with jax.default_device(...)``: `device` says it for all.
+            transform: Called with each batch, of NumPy arrays, before it goes to a device; what it returns,
+                a nested dict of NumPy arrays, is handed out. Several threads may call it at once, and not
+                in the batches' order.
             shard: (i, n): this is host i of n, and gets the i-th part of each batch. By default the whole;
                 with a `Sharding` over several processes as `device`, the rows that this one's devices hold,
                 and batches are global arrays.
@@ -201,8 +202,6 @@ class Sampler:
             ArgumentError: An argument cannot be; there are fewer rows than a batch has; `batch_size` does not
                 divide by n.
         """
-        from atarirb.loader import Batches
-
         return Batches(
             self,
             batch_size,

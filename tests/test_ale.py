@@ -80,14 +80,6 @@ def test_play_is_that_of_a_plain_loop(games, game):
     np.testing.assert_array_equal(observations, copies)  # what was handed out did not change
 
 
-def test_actions_are_in_the_order_of_the_catalog():
-    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
-    for game in list(catalog.games().values())[::8]:
-        ale = ale_py.ALEInterface()
-        ale.loadROM(ale_py.roms.get_rom_path(game.rom))
-        assert tuple(action.value for action in ale.getMinimalActionSet()) == game.minimal_actions
-
-
 def test_an_environment_begins_anew_by_itself(games):
     """After a game over in one round, after a truncation in two, in which nothing is played."""
     played = games("Breakout", 4, time_limit=150)

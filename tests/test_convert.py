@@ -138,7 +138,9 @@ def test_damaged_frames_fail_their_shard_and_after_mending_only_that_is_converte
     assert "The other 5 are kept" in str(caught.value)
     assert list(caught.value.failures) == [2]
     assert {path.name for path in out.iterdir()} == {f"{split:05d}" for split in (0, 1, 3, 4, 5)}
-    with pytest.raises(DatasetNotFoundError, match="or 'atarirb convert' command goes on with it"):
+    with pytest.raises(
+        DatasetNotFoundError, match="'atarirb convert' or 'atarirb map' command goes on with it"
+    ):
         atarirb.open(out)
     spoil(path)
     done, run = [], remaking.Job.run

@@ -1,10 +1,12 @@
 """Batches as global JAX arrays, of two real processes with four devices each.
 
-Both run `CHILD`, which makes global arrays by each of `WAYS` under each of `SHARDINGS`, and writes what
-it holds. It is compared with the batch of one process that has no devices to share, and with the play.
+Both run `CHILD`, which makes global arrays by each of `WAYS` under each of `SHARDINGS`, and whole epochs in
+each of `MODES`, and writes what it holds. It is compared with the batches of one process that has no
+devices to share, and with the play.
 """
 
 import contextlib
+import itertools
 import json
 import os
 import pickle
@@ -41,6 +43,18 @@ MIXED = "mixed"
 #: How a batch is made, and whether each process gathers its own rows only.
 WAYS = {"part": True, "part in a thread": True, "sample": False, "whole": False}
 
+#: How epochs are gone through, in batches of so many rows, under so many of the shardings.
+MODES = {
+    "transitions": {},
+    "all transitions": {"drop_remainder": False},
+    "all slices": {"slice_len": 4, "drop_remainder": False},
+    "replacement": {"replacement": True},
+}
+SIZE, EPOCHS = 16, 2
+SPREAD = ["rows", "turned", "per process", "replicated"]
+#: Where the processes go on in the epochs of one process, and it in theirs.
+STOP = 5
+
 # Arguments: this process's number, the coordinator's port, the dataset, where to write what is found.
 CHILD = """
 import json, os, pathlib, pickle, sys, threading, time, traceback
@@ -54,7 +68,7 @@ def fail(*error):
 
 sys.excepthook = fail
 number, port, path, out = int(sys.argv[1]), sys.argv[2], sys.argv[3], pathlib.Path(sys.argv[4])
-ways, options, rows, key = json.loads(sys.argv[5])
+ways, options, rows, key, modes, size, epochs, spread, states = json.loads(sys.argv[5])
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
 jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=2, process_id=number, initialization_timeout=30)
 
@@ -118,7 +132,13 @@ def refusal(function, *arguments, **options):
     except Exception as error:
         return f"{type(error).__name__}: {error}"
 
-report = {"batches": {}, "rows": {}, "sums": {}, "refused": {}}
+def reader_over(name):
+    return atarirb.open(path, output="jax", device=shardings[name], **options)
+
+def batches(name, mode, **more):
+    return reader_over(name).batches(size, key=key, epochs=epochs, **modes[mode], **more)
+
+report = {"batches": {}, "rows": {}, "sums": {}, "refused": {}, "epochs": {}, "states": {}, "rest": {}}
 
 # One process makes batches while the other one makes none.
 turn = out / "turn"
@@ -137,6 +157,25 @@ for name, sharding in shardings.items():
         report["batches"][name, way] = jax.tree_util.tree_map(held, batch)
         assert all(leaf.sharding == sharding for leaf in jax.tree_util.tree_leaves(batch)
                    if isinstance(leaf, jax.Array))
+for name in spread:
+    for mode in modes:
+        report["epochs"][name, mode], report["states"][name, mode] = [], []
+        with batches(name, mode) as iterator:
+            for batch in iterator:
+                report["epochs"][name, mode].append(jax.tree_util.tree_map(held, batch))
+                report["states"][name, mode].append(iterator.get_state())
+        with batches(name, mode, prefetch=3) as iterator:
+            iterator.set_state(states[mode])
+            report["rest"][name, mode] = [jax.tree_util.tree_map(held, batch) for batch in iterator]
+gathered = set()
+
+def transform(batch):
+    gathered.update((type(leaf), len(leaf)) for leaf in jax.tree_util.tree_leaves(batch))
+    return {"mine": batch["action"]}
+
+with batches("rows", "all slices", transform=transform) as iterator:
+    report["transformed"] = held(next(iterator)["mine"])
+report["gathered"] = gathered
 one = put(reader[7], shardings["replicated"])
 report["one"] = jax.tree_util.tree_map(lambda leaf: np.asarray(leaf), one)
 turn.touch()
@@ -153,6 +192,13 @@ report["refused"] = {
     "axes": refusal(put, reader.get(index), shardings["two axes"]),
     "mixed": refusal(put, half, shardings["mixed"], rows=rows),
 }
+report["refused batches"] = {
+    "shard": refusal(batches, "rows", "transitions", shard=(number, 2)),
+    "mixed": refusal(batches, "mixed", "transitions"),
+    "axes": refusal(batches, "two axes", "transitions"),
+    "the other's": refusal(batches, "the other's", "transitions"),
+    "divided": refusal(reader_over("rows").batches, 20, key=key),
+}
 
 @jax.jit
 def total(batch):
@@ -163,6 +209,14 @@ for way in ways:
         batch = make(way, shardings[name])
         arrays = {name: leaf for name, leaf in batch.items() if name not in ("index", "wide")}
         report["sums"][name, way] = {name: int(value) for name, value in total(arrays).items()}
+
+# Together, step by step, the one slower than the other.
+report["epoch sums"] = []
+with batches("rows", "transitions") as iterator:
+    for batch in iterator:
+        time.sleep(0.01 * number)
+        arrays = {name: leaf for name, leaf in batch.items() if name not in ("index", "wide")}
+        report["epoch sums"].append({name: int(value) for name, value in total(arrays).items()})
 (out / f"{number}.pickle").write_bytes(pickle.dumps(report))
 """
 
@@ -173,7 +227,7 @@ def free_port():
         return listener.getsockname()[1]
 
 
-def run_both(path, out):
+def run_both(path, out, states):
     """Run the two processes to their ends; return both exit statuses, None where one had to be killed."""
     port = free_port()
     environment = os.environ | {
@@ -181,7 +235,7 @@ def run_both(path, out):
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
     }
-    todo = json.dumps([list(WAYS), OPTIONS, ROWS, KEY])
+    todo = json.dumps([list(WAYS), OPTIONS, ROWS, KEY, MODES, SIZE, EPOCHS, SPREAD, states])
     with contextlib.ExitStack() as stack:
         children = []
         for number in range(2):
@@ -217,11 +271,24 @@ def play(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def found(play, tmp_path_factory):
+def epochs(play):
+    """Return the epochs of one process, as NumPy arrays, and its state after `STOP` batches, of each mode."""
+    made, states = {}, {}
+    with atarirb.open(play[0], **OPTIONS) as reader:
+        for mode, options in MODES.items():
+            with reader.batches(SIZE, key=KEY, epochs=EPOCHS, **options) as iterator:
+                made[mode] = list(itertools.islice(iterator, STOP))
+                states[mode] = json.loads(json.dumps(iterator.get_state()))
+                made[mode] += iterator
+    return made, states
+
+
+@pytest.fixture(scope="module")
+def found(play, epochs, tmp_path_factory):
     """Return what each of the two processes found."""
     for _ in range(3):  # another program may take the port between its choice and its use
         out = tmp_path_factory.mktemp("found")
-        status = run_both(play[0], out)
+        status = run_both(play[0], out, epochs[1])
         logs = [(out / f"{number}.log").read_text() for number in range(2)]
         if not any("Failed to add port" in log or "in use" in log for log in logs):
             break
@@ -357,3 +424,114 @@ def test_a_part_of_other_rows_is_refused(found):
 def test_batches_that_cannot_be_spread_are_refused(found):
     refused([report["refused"]["divided"] for report in found], "has shape (7,", "does not divide")
     refused([report["refused"]["one"] for report in found], "has shape ()", "fewer axes", "PartitionSpec()")
+
+
+# Epochs.
+
+every_epoch = pytest.mark.parametrize(("sharding", "mode"), list(itertools.product(SPREAD, MODES)))
+
+
+def filled_up(mode, batch):
+    """Add what batches over several devices have more: rows without a step, and a mask."""
+    if "drop_remainder" not in MODES[mode]:
+        return batch
+    rows = len(batch["index"])
+    if "mask" not in batch:
+        batch = batch | {"mask": np.ones(rows, np.bool_)}
+
+    def longer(tree):
+        return {
+            name: longer(leaf)
+            if isinstance(leaf, dict)
+            else np.pad(leaf, [(0, SIZE - rows)] + [(0, 0)] * (leaf.ndim - 1))
+            for name, leaf in tree.items()
+        }
+
+    batch = longer(batch)
+    batch["index"][rows:] = -1
+    return batch
+
+
+def assert_held(report, sharding, process, expected):
+    """Check that a process's devices hold their rows of a batch, and its NumPy arrays the same."""
+    leaves, expected = dict(walk(report)), dict(walk(expected))
+    assert leaves.keys() == expected.keys()
+    first, stop = (row * SIZE // ROWS for row in SHARDINGS[sharding][process])
+    for name, leaf in leaves.items():
+        if name in ("index", "wide"):
+            np.testing.assert_array_equal(leaf, expected[name][first:stop], strict=True)
+            continue
+        shape, shards = leaf
+        assert shape == expected[name].shape
+        assert len(shards) == 4
+        for where, data in shards:
+            rows = tuple(slice(*one) for one in where)
+            assert first <= rows[0].start < rows[0].stop <= stop
+            np.testing.assert_array_equal(data, expected[name][rows], strict=True, err_msg=name)
+
+
+@every_epoch
+@pytest.mark.parametrize("process", [0, 1])
+def test_epochs_over_both_processes_are_those_of_one(found, epochs, process, sharding, mode):
+    """The second one began its first when the first one had ended its last."""
+    expected = epochs[0][mode]
+    assert len(expected[-1]["index"]) < SIZE or "drop_remainder" not in MODES[mode]
+    batches = found[process]["epochs"][sharding, mode]
+    assert len(batches) == len(expected) > STOP
+    for batch, whole in zip(batches, expected, strict=True):
+        assert_held(batch, sharding, process, filled_up(mode, whole))
+
+
+@every_epoch
+def test_both_processes_go_on_where_one_stopped(found, epochs, sharding, mode):
+    for process, report in enumerate(found):
+        rest = report["rest"][sharding, mode]
+        assert len(rest) == len(epochs[0][mode]) - STOP
+        for batch, whole in zip(rest, epochs[0][mode][STOP:], strict=True):
+            assert_held(batch, sharding, process, filled_up(mode, whole))
+
+
+@every_epoch
+def test_one_process_goes_on_where_both_stopped(found, play, epochs, sharding, mode):
+    states = [report["states"][sharding, mode] for report in found]
+    assert states[0] == states[1]
+    assert states[0][STOP - 1] == epochs[1][mode]
+    with atarirb.open(play[0], **OPTIONS) as reader:
+        for count in (1, 3, len(states[0])):
+            with reader.batches(SIZE, key=KEY, epochs=EPOCHS, **MODES[mode]) as iterator:
+                iterator.set_state(states[0][count - 1])
+                for whole in epochs[0][mode][count:]:
+                    truth.assert_same(next(iterator), whole)
+                assert next(iterator, None) is None
+
+
+def test_sums_over_all_devices_are_those_of_the_epoch(found, epochs):
+    expected = [
+        {name: int(batch[name].astype(np.int32).sum()) for name in ("observation", "action", "timestep")}
+        for batch in epochs[0]["transitions"]
+    ]
+    assert [report["epoch sums"] for report in found] == [expected] * 2
+
+
+def test_a_transform_gets_this_processs_rows_as_numpy_arrays(found, epochs):
+    for process, report in enumerate(found):
+        assert report["gathered"] == {(np.ndarray, SIZE // 2)}
+        shape, shards = report["transformed"]
+        assert shape == (SIZE, 4)
+        for (rows, _), data in shards:
+            assert rows[0] // (SIZE // 2) == process
+            np.testing.assert_array_equal(data, epochs[0]["all slices"][0]["action"][slice(*rows)])
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("shard", "shard= goes with devices of this process alone"),
+        ("mixed", "expected one run of neighbours"),
+        ("axes", "more than the rows"),
+        ("the other's", "none of the devices"),
+        ("divided", "a batch of 20 rows does not divide over the 8 shards"),
+    ],
+)
+def test_batches_that_cannot_be_global_are_refused_at_once(found, name, words):
+    refused([report["refused batches"][name] for report in found], words)

@@ -93,3 +93,57 @@ def test_a_window_of_neighbours_has_five_frames_where_two_stacks_have_eight(reco
     reader = atarirb.open(recorded[0], frame_stack=4)
     window, batch = gather(reader, [2, 9])["window"], reader.get([2, 9])
     assert 8 * window.nbytes == 5 * (batch["observation"].nbytes + batch["next"]["observation"].nbytes)
+
+
+# As an option of readers.
+
+
+def assert_unpacked(unpack, batch, expected):
+    """Check that a batch of windows is, unpacked inside jit, a plain reader's."""
+    batch = dict(batch)
+    index = batch.pop("index")
+    assert "observation" not in batch and "observation" not in batch["next"]
+    truth.assert_same(dict(unpack(batch)) | {"index": index}, expected)
+
+
+@pytest.fixture(scope="module")
+def unpack():
+    jax = pytest.importorskip("jax")
+    return jax.jit(pytest.importorskip("atarirb.outputs.jax").unpack)
+
+
+@pytest.mark.parametrize(("depth", "n_step"), [(1, 1), (4, 1), (4, 3), (3, 5)])
+def test_all_transitions_of_a_reader_come_as_windows(recorded, unpack, depth, n_step):
+    options = {"frame_stack": depth, "n_step": n_step, "columns": COLUMNS, "output": "jax", "final": "stored"}
+    plain = atarirb.open(recorded[0], **options)
+    reader = atarirb.open(recorded[0], windows=True, **options)
+    assert_unpacked(unpack, reader.sample(3, 50), plain.sample(3, 50))
+    assert_unpacked(unpack, reader[[4, 4, -1]], plain[[4, 4, -1]])
+    assert_unpacked(unpack, reader[5], plain[5])
+    truth.assert_same(reader.sample_slices(3, 9, 2), plain.sample_slices(3, 9, 2))
+    part, whole = reader.select(steps=slice(2, 9)), plain.select(steps=slice(2, 9))
+    assert_unpacked(unpack, part[:], whole[:])
+    arguments = {"key": 1, "epochs": 1, "drop_remainder": False, "shard": (0, 1)}
+    for batch, expected in zip(reader.batches(7, **arguments), plain.batches(7, **arguments), strict=True):
+        assert_unpacked(unpack, batch, expected)
+    state = plain.batches(7, key=1).get_state()
+    reader.batches(7, key=1).set_state(state)  # the rows are the same ones
+
+
+@pytest.mark.parametrize("way", [{}, {"weights": {"a": 1, "b": 3}}, {"stacked": True}], ids=str)
+def test_a_mixture_comes_as_windows(recorded, small, unpack, way):
+    def mixed(**more):
+        options = {"frame_stack": 4, "n_step": 3, "columns": COLUMNS, "output": "jax"} | more
+        parts = {
+            "a": atarirb.open(recorded[0], final="stored", **options),
+            "b": atarirb.open(small[0], **options),
+        }
+        return atarirb.mix(parts, **way)
+
+    plain, windowed = mixed(), mixed(windows=True)
+    assert_unpacked(unpack, windowed.sample(3, 60), plain.sample(3, 60))
+    arguments = {"key": 1, "epochs": 1, "replacement": "weights" in way}
+    for batch, expected in zip(windowed.batches(8, **arguments), plain.batches(8, **arguments), strict=True):
+        assert_unpacked(unpack, batch, expected)
+    batch = windowed.sample_slices(3, 8, 5, strict_length=False)
+    truth.assert_same(batch, plain.sample_slices(3, 8, 5, strict_length=False))

@@ -150,7 +150,8 @@ def unpack(batch: dict[str, Any]) -> dict[str, Any]:
     """Make both observations of a batch of windows; see `atarirb.windows`. To be called inside jit.
 
     Args:
-        batch: A batch of windows as JAX arrays: ``window`` [B, S + K, *frame] and ``shift`` bool[B, K].
+        batch: A batch of windows as JAX arrays: ``window`` [B, S + K, *frame] and ``shift`` bool[B, K]; of a
+            stacked mixture [R, B / R, ...], and of a single step without B.
 
     Returns:
         The batch of transitions that it stands for: ``observation`` and ``next.observation``
@@ -158,12 +159,13 @@ def unpack(batch: dict[str, Any]) -> dict[str, Any]:
     """
     jnp = _jax().numpy
     rest = dict(batch)
-    window, shift = jnp.moveaxis(rest.pop("window"), 1, -1), rest.pop("shift")
-    most = shift.shape[1]
+    shift = rest.pop("shift")
+    window = jnp.moveaxis(rest.pop("window"), shift.ndim - 1, -1)
+    most = shift.shape[-1]
     depth = window.shape[-1] - most
     observation, following = window[..., :depth], jnp.zeros_like(window[..., :depth])
     for begin in range(1, most + 1):
-        here = shift[:, begin - 1].reshape(-1, *[1] * (window.ndim - 1))
+        here = shift[..., begin - 1].reshape(*shift.shape[:-1], *[1] * (window.ndim - shift.ndim + 1))
         following = jnp.where(here, window[..., begin : begin + depth], following)
     if depth == 1:
         observation, following = observation[..., 0], following[..., 0]

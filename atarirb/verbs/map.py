@@ -361,7 +361,7 @@ def _of(reader: Reader, number: int) -> str:
     A stack may reach into those before its own; only what a step will yet bring, into those behind.
     """
     shards = reader._dataset.manifest.shards
-    if "return_to_go" not in reader._options.columns:
+    if not {"return_to_go", "undiscounted_return_to_go"} & set(reader._options.columns):
         shards = shards[: number + 1]
     content = json.dumps([dataclasses.asdict(shard) for shard in shards], sort_keys=True)
     return f"{zlib_ng.crc32(content.encode()):08x}"
