@@ -3,7 +3,8 @@
 The training step is `benchmarks.learner`'s, an update of a small Q-network by 256 transitions, as deep as
 makes it take 10 ms here when it is fed one batch in memory again and again. XLA's threads and those that
 make batches share this machine's cores: where an accelerator computes, they do not. A loop's waiting is
-the time inside `next`, its length that of all steps; a few steps go before, so that both are steady.
+the time inside `next`; its length is that of all steps, and has in it what else batches cost: cores, the
+GIL, memory that is given back. A few steps go before, so that all is steady.
 
     waiting, prefetch=2: part of a loop that waits for each step, and of one that does not   <= 3 %
     `set_state` to batch 10^9                                                                < 10 ms
@@ -65,10 +66,10 @@ class Loop:
 
     Args:
         trained: The learner, which all loops of a race share.
-        take: Returns the next batch's transitions.
+        take: Returns the next batch.
         waits: It waits for each step, as one does that reads the loss.
         steps: Steps of a call.
-        step: Begins a step, given what `take` returned.
+        step: Begins a step with it; by default it is a batch of atarirb's.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class Loop:
     ):
         self._trained, self._take, self._waits, self._steps = trained, take, waits, steps
         self._lead = min(_LEAD[waits], 2 * steps)
-        self._step = trained if step is None else step
+        self._step = (lambda batch: trained(transitions(batch))) if step is None else step
         self._shares: list[float] = []
 
     def __call__(self, _: int) -> Callable[[], None]:
@@ -100,11 +101,12 @@ class Loop:
         self._shares.append(waited / (time.perf_counter() - start))
 
     def _run(self, steps: int) -> float:
-        waited = 0.0
+        waited, batch = 0.0, None
         for _ in range(steps):
             start = time.perf_counter()
-            batch = self._take()
+            drawn = self._take()
             waited += time.perf_counter() - start
+            batch = drawn  # the one before goes here, where nobody waits for data
             self._step(batch)
             if self._waits:
                 self._trained.wait()
@@ -158,9 +160,9 @@ def _waiting(
     memory, ahead, now = "one batch in memory", f"prefetch={PREFETCH}", "prefetch=0"
     options = {"waits": waits, "steps": steps}
     loops = {
-        memory: Loop(trained, lambda: example, **options),
-        ahead: Loop(trained, lambda: transitions(next(feeds[PREFETCH])), **options),
-        now: Loop(trained, lambda: transitions(next(feeds[0])), **options),
+        memory: Loop(trained, lambda: example, step=trained, **options),
+        ahead: Loop(trained, lambda: next(feeds[PREFETCH]), **options),
+        now: Loop(trained, lambda: next(feeds[0]), **options),
     }
     times = race(loops, rounds=rounds)
 
@@ -347,8 +349,8 @@ def side_by_side(workload: Workload, trained: Learner, example: Transitions) -> 
         reader = opened.enter_context(atarirb.open(workload.dataset(), output="jax"))
         feed = opened.enter_context(reader.batches(batch_size, key=0, prefetch=PREFETCH))
         loops = {
-            alone: Loop(trained, lambda: example, steps=steps),
-            name: Loop(trained, lambda: transitions(next(feed)), steps=steps),
+            alone: Loop(trained, lambda: example, step=trained, steps=steps),
+            name: Loop(trained, lambda: next(feed), steps=steps),
         }
         rivals, absent = {}, []
         for package, make in (("torchrl", _torchrl_loops), ("flashbax", _flashbax_loops)):
@@ -398,7 +400,7 @@ def _torchrl_loops(workload: Workload, trained: Learner, batch_size: int, steps:
                 return take()
 
             loops[f"TorchRL, prefetch={prefetch or None}, threads: {threads}"] = Loop(
-                trained, set_and_take, steps=steps
+                trained, set_and_take, step=trained, steps=steps
             )
     return loops
 
@@ -413,7 +415,9 @@ def _flashbax_loops(workload: Workload, trained: Learner, batch_size: int, steps
     sample = jax.jit(replay.pairs)
     both = jax.jit(lambda state, held, key: trained.update(state, replay.pairs(held, key)), donate_argnums=0)
     return {
-        "flashbax, a call to sample": Loop(trained, lambda: sample(replay.state, next(keys)), steps=steps),
+        "flashbax, a call to sample": Loop(
+            trained, lambda: sample(replay.state, next(keys)), step=trained, steps=steps
+        ),
         "flashbax, sampled in the step": Loop(
             trained,
             lambda: next(keys),
