@@ -59,6 +59,8 @@ _STEPS = 32
 _LEAD = {True: 3, False: 64}
 #: Batches drawn before, which come again: too many for the processor's caches.
 _AGAIN = 20
+#: Keys, each of which is drawn with in one race alone: what another one drew would be mapped.
+_KEYS = itertools.count()
 
 
 class Loop:
@@ -225,20 +227,32 @@ def jumps(workload: Workload, rounds: int) -> list[Row]:
     ]
 
 
-def parts(reader: atarirb.Reader, of: str, rounds: int) -> list[Row]:
+def parts(reader: atarirb.Reader, of: str, rounds: int, draw: Callable[[Any], Contestant]) -> list[Row]:
     """Measure samples of a hundredth of the steps, chosen in two ways."""
     mask = np.zeros(len(reader.episodes), np.bool_)
     mask[:: 100 if len(mask) >= 100 else len(mask)] = True
     ways = {"fraction=0.01": reader.select(fraction=0.01, key=0), "a mask": reader.select(mask)}
     whole = "a sample of all"
     times = race(
-        {whole: _sample(reader)} | {way: _sample(part) for way, part in ways.items()}, rounds=rounds, calls=5
+        {whole: draw(reader)} | {way: draw(part) for way, part in ways.items()}, rounds=rounds, calls=5
     )
     return [times.row(f"sample(int, {B}), 1 % of {of} by {way}", way, whole, bar="<= 1.2") for way in ways]
 
 
 def _sample(sampler: Any, rows: int = B) -> Contestant:
-    return lambda seed: lambda: sampler.sample(seed, rows)
+    def contestant(_: int) -> Callable[[], Any]:
+        key = next(_KEYS)
+        return lambda: sampler.sample(key, rows)
+
+    return contestant
+
+
+def _slices(sampler: Any) -> Contestant:
+    def contestant(_: int) -> Callable[[], Any]:
+        key = next(_KEYS)
+        return lambda: sampler.sample_slices(key, SLICES, LENGTH)
+
+    return contestant
 
 
 def many(workload: Workload, rounds: int) -> list[Row]:
@@ -305,7 +319,7 @@ def _drawing(sparse: Path, folder: Path, runs: int, rounds: int) -> list[Row]:
             order.row(f"a batch of batches({B}), {what}", what, one),
             slices.row(f"sample_slices(int, {SLICES}, {LENGTH}), {what}", what, one),
             apart.row(f"sample(int, {rows}), {what}, stacked", what, one),
-            *parts(single, f"{len(single) / 1e6:.0f} M steps", rounds),
+            *parts(single, f"{len(single) / 1e6:.0f} M steps, drawn before", rounds, _again),
         ]
     finally:
         for sampler in (mixture, stacked, single, *readers.values()):
@@ -320,7 +334,7 @@ def _touch_columns(reader: atarirb.Reader) -> None:
 
 
 def _again(sampler: Any) -> Contestant:
-    keys = [10**6 + number for number in range(_AGAIN)]
+    keys = list(itertools.islice(_KEYS, _AGAIN))
     for key in keys:
         sampler.sample(key, B)
     turn = itertools.cycle(keys)
@@ -335,10 +349,6 @@ def _again(sampler: Any) -> Contestant:
 def _next(sampler: Any) -> Contestant:
     batches = sampler.batches(B, key=0, prefetch=0)
     return lambda _: lambda: next(batches)
-
-
-def _slices(sampler: Any) -> Contestant:
-    return lambda seed: lambda: sampler.sample_slices(seed, SLICES, LENGTH)
 
 
 def side_by_side(workload: Workload, trained: Learner, example: Transitions) -> list[Row]:
@@ -444,7 +454,7 @@ def measure(workload: Workload) -> list[Row]:
     with atarirb.open(workload.dataset()) as reader:
         for first in range(0, len(reader), B):
             reader.get(slice(first, first + B))  # all pages are mapped
-        rows += parts(reader, f"{len(reader):,} steps", rounds)
+        rows += parts(reader, f"{len(reader):,} steps", rounds, _sample)
     return [*rows, *jumps(workload, rounds), *many(workload, rounds)]
 
 
@@ -457,7 +467,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 _NOTES = (
     "Waiting: time inside next, of the whole loop's. The runs that are mixed are one run of holes in files, "
     "opened under many names; its frames were not touched before, but for steps drawn before. The hundredth "
-    "of the smaller dataset fits the processor's cache, all of it does not.",
+    "of the smaller dataset fits the processor's cache, all of it does not; of the larger one, as many "
+    "frames of either are drawn again and again.",
 )
 
 if __name__ == "__main__":
