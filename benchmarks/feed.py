@@ -314,7 +314,7 @@ def _drawing(sparse: Path, folder: Path, runs: int, rounds: int) -> list[Row]:
         apart = turns(_sample(stacked, rows), _sample(single, rows), calls=3)
         return [
             drawn.row(f"sample(int, {B}), {what}", what, one, bar="<= 1.5"),
-            again.row(f"sample(int, {B}), {what}, steps drawn before", what, one, bar="<= 1.5"),
+            again.row(f"sample(int, {B}), {what}, steps drawn before", what, one),
             fresh.row(f"sample(int, {B}), {what}, right after opening", what, one),
             order.row(f"a batch of batches({B}), {what}", what, one),
             slices.row(f"sample_slices(int, {SLICES}, {LENGTH}), {what}", what, one),
