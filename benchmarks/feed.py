@@ -3,7 +3,8 @@
 The training step is `benchmarks.learner`'s, an update of a small Q-network by 256 transitions, as deep as
 makes it take 10 ms here when it is fed one batch in memory again and again. XLA's threads and those that
 make batches share this machine's cores: where an accelerator computes, they do not. A loop's waiting is
-the time inside `next`, its length that of all steps; a few steps go before, so that both are steady.
+the time inside `next`; its length is that of all steps, and has in it what else batches cost: cores, the
+GIL, memory that is given back. A few steps go before, so that all is steady.
 
     waiting, prefetch=2: part of a loop that waits for each step, and of one that does not   <= 3 %
     `set_state` to batch 10^9                                                                < 10 ms
@@ -52,10 +53,14 @@ STEP_MS = 10
 RUNS = 300
 PREFETCH = 2
 _JUMP = 10**9
-#: Steps of a loop in a round; steps that go before. Without waiting JAX is up to 32 steps ahead.
-_STEPS, _LEAD = 30, {True: 3, False: 64}
+#: Steps of a loop in a round.
+_STEPS = 32
+#: Steps that go before: a loop that does not wait for them is soon as far ahead as JAX lets it be, 32 steps.
+_LEAD = {True: 3, False: 64}
 #: Batches drawn before, which come again: too many for the processor's caches.
 _AGAIN = 20
+#: Keys, each of which is drawn with in one race alone: what another one drew would be mapped.
+_KEYS = itertools.count()
 
 
 class Loop:
@@ -63,10 +68,10 @@ class Loop:
 
     Args:
         trained: The learner, which all loops of a race share.
-        take: Returns the next batch's transitions.
+        take: Returns the next batch.
         waits: It waits for each step, as one does that reads the loss.
         steps: Steps of a call.
-        step: Begins a step, given what `take` returned.
+        step: Begins a step with it; by default it is a batch of atarirb's.
     """
 
     def __init__(
@@ -78,13 +83,14 @@ class Loop:
         steps: int = _STEPS,
         step: Callable[[Any], Any] | None = None,
     ):
-        self._trained, self._take, self._waits, self.steps = trained, take, waits, steps
-        self._step = trained if step is None else step
+        self._trained, self._take, self._waits, self._steps = trained, take, waits, steps
+        self._lead = min(_LEAD[waits], 2 * steps)
+        self._step = (lambda batch: trained(transitions(batch))) if step is None else step
         self._shares: list[float] = []
 
     def __call__(self, _: int) -> Callable[[], None]:
         self._trained.wait()  # for what another loop began
-        self._run(_LEAD[self._waits])
+        self._run(self._lead)
         return self._counted
 
     def share(self, rounds: int) -> float:
@@ -93,50 +99,53 @@ class Loop:
 
     def _counted(self) -> None:
         start = time.perf_counter()
-        waited = self._run(self.steps)
+        waited = self._run(self._steps)
         self._shares.append(waited / (time.perf_counter() - start))
 
     def _run(self, steps: int) -> float:
-        waited = 0.0
+        waited, batch = 0.0, None
         for _ in range(steps):
             start = time.perf_counter()
-            batch = self._take()
+            drawn = self._take()
             waited += time.perf_counter() - start
+            batch = drawn  # the one before goes here, where nobody waits for data
             self._step(batch)
             if self._waits:
                 self._trained.wait()
         return waited
 
 
-def waiting(workload: Workload) -> list[Row]:
-    """Measure how long training loops wait for batches."""
-    batch_size, rounds, steps = (32, 1, 2) if workload.quick else (B, 9, _STEPS)
-    rows = []
+def learners(workload: Workload) -> dict[int, tuple[Learner, Transitions]]:
+    """Make a learner for single frames and one for stacks of 4, and a batch in memory for each."""
+    made = {}
     for stack in (1, 4):
+        with atarirb.open(workload.dataset(), frame_stack=stack, output="jax") as reader:
+            example = transitions(reader.sample(0, _size(workload)))
+        trained = Learner(1, example) if workload.quick else learner.calibrated(STEP_MS, example)
+        made[stack] = trained, example
+    return made
+
+
+def _size(workload: Workload) -> int:
+    return 32 if workload.quick else B
+
+
+def waiting(workload: Workload, trained: Learner, example: Transitions, stack: int) -> list[Row]:
+    """Measure how long training loops wait for batches."""
+    what = f"the step alone, {trained.depth} layers, frame_stack={stack}"
+    rows = [Row(what=what, ours=learner.step_ms(trained, example), unit="ms")]
+    for codec in ("raw", "packed"):
         with contextlib.ExitStack() as opened:
-            readers = {
-                codec: opened.enter_context(
-                    atarirb.open(workload.dataset(codec), frame_stack=stack, output="jax")
-                )
-                for codec in ("raw", "packed")
-            }
-            example = transitions(readers["raw"].sample(0, batch_size))
-            trained = _learner(example, quick=workload.quick)
-            rows.append(
-                Row(
-                    what=f"the step alone, {trained.depth} layers, frame_stack={stack}",
-                    ours=learner.step_ms(trained, example),
-                    unit="ms",
-                )
+            reader = opened.enter_context(
+                atarirb.open(workload.dataset(codec), frame_stack=stack, output="jax")
             )
-            for codec, reader in readers.items():
-                feeds = {
-                    depth: opened.enter_context(reader.batches(batch_size, key=0, prefetch=depth))
-                    for depth in (PREFETCH, 0)
-                }
-                for waits in (True, False):
-                    what = f"{codec}, frame_stack={stack}{'' if waits else ', steps not waited for'}"
-                    rows += _waiting(what, trained, example, feeds, waits=waits, rounds=rounds, steps=steps)
+            feeds = {
+                depth: opened.enter_context(reader.batches(_size(workload), key=0, prefetch=depth))
+                for depth in (PREFETCH, 0)
+            }
+            for waits in (True, False):
+                what = f"{codec}, frame_stack={stack}{'' if waits else ', steps not waited for'}"
+                rows += _waiting(what, trained, example, feeds, waits=waits, quick=workload.quick)
     return rows
 
 
@@ -147,15 +156,15 @@ def _waiting(
     feeds: dict[int, Iterator[Any]],
     *,
     waits: bool,
-    rounds: int,
-    steps: int,
+    quick: bool,
 ) -> list[Row]:
+    rounds, steps = (1, 2) if quick else (7 if waits else 5, _STEPS)
     memory, ahead, now = "one batch in memory", f"prefetch={PREFETCH}", "prefetch=0"
     options = {"waits": waits, "steps": steps}
     loops = {
-        memory: Loop(trained, lambda: example, **options),
-        ahead: Loop(trained, lambda: transitions(next(feeds[PREFETCH])), **options),
-        now: Loop(trained, lambda: transitions(next(feeds[0])), **options),
+        memory: Loop(trained, lambda: example, step=trained, **options),
+        ahead: Loop(trained, lambda: next(feeds[PREFETCH]), **options),
+        now: Loop(trained, lambda: next(feeds[0]), **options),
     }
     times = race(loops, rounds=rounds)
 
@@ -183,14 +192,10 @@ def _waiting(
     ]
 
 
-def _learner(example: Transitions, *, quick: bool) -> Learner:
-    return Learner(1, example) if quick else learner.calibrated(STEP_MS, example)
-
-
 def jumps(workload: Workload, rounds: int) -> list[Row]:
     """Measure going to a batch far away, while batches are made ahead."""
     with atarirb.open(workload.dataset()) as reader:
-        size = 32 if workload.quick else B
+        size = _size(workload)
         with (
             reader.batches(size, key=0, prefetch=PREFETCH) as ahead,
             reader.batches(size, key=0, prefetch=0) as now,
@@ -222,20 +227,32 @@ def jumps(workload: Workload, rounds: int) -> list[Row]:
     ]
 
 
-def parts(reader: atarirb.Reader, of: str, rounds: int) -> list[Row]:
+def parts(reader: atarirb.Reader, of: str, rounds: int, draw: Callable[[Any], Contestant]) -> list[Row]:
     """Measure samples of a hundredth of the steps, chosen in two ways."""
     mask = np.zeros(len(reader.episodes), np.bool_)
     mask[:: 100 if len(mask) >= 100 else len(mask)] = True
     ways = {"fraction=0.01": reader.select(fraction=0.01, key=0), "a mask": reader.select(mask)}
     whole = "a sample of all"
     times = race(
-        {whole: _sample(reader)} | {way: _sample(part) for way, part in ways.items()}, rounds=rounds, calls=5
+        {whole: draw(reader)} | {way: draw(part) for way, part in ways.items()}, rounds=rounds, calls=5
     )
     return [times.row(f"sample(int, {B}), 1 % of {of} by {way}", way, whole, bar="<= 1.2") for way in ways]
 
 
 def _sample(sampler: Any, rows: int = B) -> Contestant:
-    return lambda seed: lambda: sampler.sample(seed, rows)
+    def contestant(_: int) -> Callable[[], Any]:
+        key = next(_KEYS)
+        return lambda: sampler.sample(key, rows)
+
+    return contestant
+
+
+def _slices(sampler: Any) -> Contestant:
+    def contestant(_: int) -> Callable[[], Any]:
+        key = next(_KEYS)
+        return lambda: sampler.sample_slices(key, SLICES, LENGTH)
+
+    return contestant
 
 
 def many(workload: Workload, rounds: int) -> list[Row]:
@@ -297,12 +314,12 @@ def _drawing(sparse: Path, folder: Path, runs: int, rounds: int) -> list[Row]:
         apart = turns(_sample(stacked, rows), _sample(single, rows), calls=3)
         return [
             drawn.row(f"sample(int, {B}), {what}", what, one, bar="<= 1.5"),
-            again.row(f"sample(int, {B}), {what}, steps drawn before", what, one, bar="<= 1.5"),
+            again.row(f"sample(int, {B}), {what}, steps drawn before", what, one),
             fresh.row(f"sample(int, {B}), {what}, right after opening", what, one),
             order.row(f"a batch of batches({B}), {what}", what, one),
             slices.row(f"sample_slices(int, {SLICES}, {LENGTH}), {what}", what, one),
             apart.row(f"sample(int, {rows}), {what}, stacked", what, one),
-            *parts(single, f"{len(single) / 1e6:.0f} M steps", rounds),
+            *parts(single, f"{len(single) / 1e6:.0f} M steps, drawn before", rounds, _again),
         ]
     finally:
         for sampler in (mixture, stacked, single, *readers.values()):
@@ -317,7 +334,7 @@ def _touch_columns(reader: atarirb.Reader) -> None:
 
 
 def _again(sampler: Any) -> Contestant:
-    keys = [10**6 + number for number in range(_AGAIN)]
+    keys = list(itertools.islice(_KEYS, _AGAIN))
     for key in keys:
         sampler.sample(key, B)
     turn = itertools.cycle(keys)
@@ -334,22 +351,16 @@ def _next(sampler: Any) -> Contestant:
     return lambda _: lambda: next(batches)
 
 
-def _slices(sampler: Any) -> Contestant:
-    return lambda seed: lambda: sampler.sample_slices(seed, SLICES, LENGTH)
-
-
-def side_by_side(workload: Workload) -> list[Row]:
+def side_by_side(workload: Workload, trained: Learner, example: Transitions) -> list[Row]:
     """Measure the same training loop, fed by atarirb and by others."""
-    batch_size, rounds, steps = (32, 1, 2) if workload.quick else (B, 9, _STEPS)
+    batch_size, (rounds, steps) = _size(workload), (1, 2) if workload.quick else (7, _STEPS)
     alone, name = "the step alone", "atarirb"
     with contextlib.ExitStack() as opened:
         reader = opened.enter_context(atarirb.open(workload.dataset(), output="jax"))
         feed = opened.enter_context(reader.batches(batch_size, key=0, prefetch=PREFETCH))
-        example = transitions(next(feed))
-        trained = _learner(example, quick=workload.quick)
         loops = {
-            alone: Loop(trained, lambda: example, steps=steps),
-            name: Loop(trained, lambda: transitions(next(feed)), steps=steps),
+            alone: Loop(trained, lambda: example, step=trained, steps=steps),
+            name: Loop(trained, lambda: next(feed), steps=steps),
         }
         rivals, absent = {}, []
         for package, make in (("torchrl", _torchrl_loops), ("flashbax", _flashbax_loops)):
@@ -399,7 +410,7 @@ def _torchrl_loops(workload: Workload, trained: Learner, batch_size: int, steps:
                 return take()
 
             loops[f"TorchRL, prefetch={prefetch or None}, threads: {threads}"] = Loop(
-                trained, set_and_take, steps=steps
+                trained, set_and_take, step=trained, steps=steps
             )
     return loops
 
@@ -414,7 +425,9 @@ def _flashbax_loops(workload: Workload, trained: Learner, batch_size: int, steps
     sample = jax.jit(replay.pairs)
     both = jax.jit(lambda state, held, key: trained.update(state, replay.pairs(held, key)), donate_argnums=0)
     return {
-        "flashbax, a call to sample": Loop(trained, lambda: sample(replay.state, next(keys)), steps=steps),
+        "flashbax, a call to sample": Loop(
+            trained, lambda: sample(replay.state, next(keys)), step=trained, steps=steps
+        ),
         "flashbax, sampled in the step": Loop(
             trained,
             lambda: next(keys),
@@ -430,12 +443,18 @@ def measure(workload: Workload) -> list[Row]:
     if absent := learner.missing():
         rows = [Row(what="training loops", ours=None, unit="ms", rival=f"{', '.join(absent)}: not installed")]
     else:
-        rows = [*waiting(workload), *side_by_side(workload)]
+        made = learners(workload)
+        rows = [
+            row
+            for stack, (trained, example) in made.items()
+            for row in waiting(workload, trained, example, stack)
+        ]
+        rows += side_by_side(workload, *made[1])
     gc.collect()
     with atarirb.open(workload.dataset()) as reader:
         for first in range(0, len(reader), B):
             reader.get(slice(first, first + B))  # all pages are mapped
-        rows += parts(reader, f"{len(reader):,} steps", rounds)
+        rows += parts(reader, f"{len(reader):,} steps", rounds, _sample)
     return [*rows, *jumps(workload, rounds), *many(workload, rounds)]
 
 
@@ -448,7 +467,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 _NOTES = (
     "Waiting: time inside next, of the whole loop's. The runs that are mixed are one run of holes in files, "
     "opened under many names; its frames were not touched before, but for steps drawn before. The hundredth "
-    "of the smaller dataset fits the processor's cache, all of it does not.",
+    "of the smaller dataset fits the processor's cache, all of it does not; of the larger one, as many "
+    "frames of either are drawn again and again.",
 )
 
 if __name__ == "__main__":

@@ -49,8 +49,10 @@ class Learner:
 
         self.depth = depth
         network, optimizer = _network(depth), optax.adam(1e-4)
-        parameters = network.init(jax.random.key(0), example[0])
-        self._state = parameters, optimizer.init(parameters)
+
+        def begun(key: Any, observation: Any) -> tuple[Any, Any]:
+            parameters = network.init(key, observation)
+            return parameters, optimizer.init(parameters)
 
         def loss(parameters: Any, batch: Transitions) -> Any:
             observation, action, reward, discount, following = batch
@@ -67,6 +69,7 @@ class Learner:
         #: The step as a pure function of the state and a batch.
         self.update = update
         self._jitted = jax.jit(update, donate_argnums=0)
+        self._state = jax.jit(begun)(jax.random.key(0), example[0])
 
     def __call__(self, batch: Transitions) -> Any:
         """Begin a step; returns its loss, which may not be there yet."""
