@@ -17,7 +17,8 @@ from atarirb import sources, timeline
 from atarirb.errors import LogError
 from atarirb.ingestion.plan import Plan
 from atarirb.jobs import Stopped
-from atarirb.sources.original import COLUMNS as SOURCE_COLUMNS
+from atarirb.sources import COLUMNS as SOURCE_COLUMNS
+from atarirb.sources import FINAL
 from atarirb.store import building, shards
 from atarirb.store import manifest as store
 from atarirb.store.npy import header
@@ -35,7 +36,7 @@ class Rows(Protocol):
 class Job:
     """One split to copy into a shard, by so many threads."""
 
-    logs: sources.OriginalLogs
+    logs: sources.Logs
     kind: ModuleType
     work: pathlib.Path
     directory: pathlib.Path
@@ -49,28 +50,40 @@ class Job:
         return (
             record is not None
             and record.source == self.plan.marks[portion.split]
-            and (record.adds, record.steps) == (portion.adds, portion.steps)
+            and (self.logs.ordered or record.adds == portion.adds)
+            and record.steps == portion.steps
             and set(self.kind.files()) <= set(record.files)
             and building.is_whole(self.directory, record)
         )
 
-    def correct_head(self, record: store.ShardRecord) -> None:
+    @property
+    def finals(self) -> np.ndarray:
+        """The steps after which a final frame is known, int64[F]."""
+        return self.plan.surveys[self.portion.split].finals
+
+    def placed(self, record: store.ShardRecord) -> bool:
+        """Tell whether a shard that is there already stands to the split before it as it must."""
+        return (record.head, record.adds) == (self.portion.head, self.portion.adds)
+
+    def correct_place(self, record: store.ShardRecord) -> None:
         """Write anew how a shard that is there stands to the split before it.
 
-        That alone can change when a neighbour can be read that could not be, or the other way round.
+        That alone can change when a neighbour can be read that could not be, or the other way round; or when
+        one is added to a source in the order of play.
         """
         store.write_record(
-            self.directory / record.directory, dataclasses.replace(record, head=self.portion.head)
+            self.directory / record.directory,
+            dataclasses.replace(record, head=self.portion.head, adds=self.portion.adds),
         )
 
     def disk_bytes(self) -> int:
         """Estimate the bytes its shard will take, rather too many than too few."""
         frame = self.plan.columns["observation"]
-        steps = self.portion.steps
+        steps, finals = self.portion.steps, len(self.finals)
         small = [((), dtype) for dtype in store.COLUMNS.values()]
         small += [(column.shape, column.dtype) for column in self.plan.extra.values()]
         source = self.logs.size(self.portion.split)
-        return self.kind.disk_bytes(steps, frame.shape, frame.dtype, source) + sum(
+        return self.kind.disk_bytes(steps + finals, frame.shape, frame.dtype, source) + sum(
             len(header((steps, *shape), dtype)) + steps * dtype.itemsize * math.prod(shape)
             for shape, dtype in small
         )
@@ -97,20 +110,22 @@ class Job:
         frame = self.plan.columns["observation"]
         frames = self.kind.Writer(
             shard.directory,
-            steps,
+            steps + len(self.finals),
             frame.shape,
             frame.dtype,
             samples=self._samples(stopped),
             threads=self.threads,
         )
         copy("observation", frames, frame.dtype)
+        if len(self.finals):
+            self._copy_finals(frames, on_bytes, stopped)
         shard.keep(frames.close())
         shard.finish(
             segments=portion.segments[:, [1, 0]],
-            finals=np.zeros(0, np.int64),
+            finals=self.finals,
             steps=steps,
             adds=portion.adds,
-            capacity=self.plan.surveys[portion.split].window.capacity,
+            capacity=0 if self.logs.ordered else self.plan.surveys[portion.split].rows,
             head=portion.head,
             clipped=clipped,
             source=self.plan.marks[portion.split],
@@ -118,23 +133,38 @@ class Job:
 
     def _samples(self, stopped: threading.Event) -> np.ndarray:
         """Read the frames that the codec wants to see before all others."""
-        frame = self.plan.columns["observation"]
-        wanted = self.kind.sampled(self.portion.steps, frame.shape, frame.dtype)
+
+        def check() -> None:
+            if stopped.is_set():
+                raise Stopped
+
+        frame, portion = self.plan.columns["observation"], self.portion
+        wanted = self.kind.sampled(portion.steps + len(self.finals), frame.shape, frame.dtype)
         samples = np.empty((len(wanted), *frame.shape), frame.dtype)
         if not len(wanted):
             return samples
-        segments = self.portion.segments[np.argsort(self.portion.segments[:, 1])]
-        segment = segments[np.searchsorted(segments[:, 1], wanted, side="right") - 1]
-        slots = segment[:, 0] + wanted - segment[:, 1]
+        steps = wanted[wanted < portion.steps]
+        segments = portion.segments[np.argsort(portion.segments[:, 1])]
+        segment = segments[np.searchsorted(segments[:, 1], steps, side="right") - 1]
+        slots = segment[:, 0] + steps - segment[:, 1]
         order = np.argsort(slots)
-        slots = slots[order]
-        with self.logs.stream(self.portion.split, "observation") as stream:
-            for first, rows in stream.chunks():
-                if stopped.is_set():
-                    raise Stopped
-                low, high = np.searchsorted(slots, (first, first + len(rows)))
-                samples[order[low:high]] = rows[slots[low:high] - first]
+        samples[order] = self.logs.take(portion.split, "observation", slots[order], check)
+        if len(steps) < len(wanted):
+            finals = wanted[len(steps) :] - portion.steps
+            samples[len(steps) :] = self.logs.take(portion.split, FINAL, finals, check)
         return samples
+
+    def _copy_finals(self, writer: Rows, on_bytes: Callable[[int], None], stopped: threading.Event) -> None:
+        """Copy the frames after the last steps of episodes behind those of all steps."""
+        try:
+            with self.logs.stream(self.portion.split, FINAL, on_bytes) as stream:
+                for first, rows in stream.chunks():
+                    if stopped.is_set():
+                        raise Stopped
+                    writer.write(rows, self.portion.steps + first)
+        except BaseException:
+            writer.abandon()
+            raise
 
     def _copy(
         self,

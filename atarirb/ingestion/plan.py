@@ -1,20 +1,23 @@
 """Before anything is copied: which rows of which split are steps, and which splits cannot be read.
 
-Every split of the log is surveyed, also those that are not wanted, since each tells of its
-neighbours where the joins, the holes and the padding are.
+Every split of snapshots of a ring buffer is surveyed, also those that are not wanted, since each tells of
+its neighbours where the joins, the holes and the padding are. Of a source in the order of play only those
+are that are wanted: they stand for themselves.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from atarirb import sources, timeline
 from atarirb.batch import RESERVED
 from atarirb.errors import LogError
 from atarirb.jobs import caught
-from atarirb.sources.original import COLUMNS as SOURCE_COLUMNS
+from atarirb.sources import COLUMNS as SOURCE_COLUMNS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,56 +44,81 @@ class Plan:
     def extra(self) -> dict[str, sources.Column]:
         return {name: column for name, column in self.columns.items() if name not in SOURCE_COLUMNS}
 
+    @property
+    def writer_stack(self) -> int:
+        """Frames the log's writer stacked: one less is the rows of padding before each episode."""
+        window = next(iter(self.surveys.values())).window
+        return window.stack if window else 1
 
-def make_plan(logs: sources.OriginalLogs, threads: int) -> Plan:
-    """Survey every split of the log, also unwanted ones: each tells of its neighbours."""
+
+def make_plan(logs: sources.Logs, wanted: Sequence[int], threads: int) -> Plan:
+    """Survey the splits of a log that must be, and plan what each gives."""
+    splits = wanted if logs.ordered else logs.splits
     surveys: dict[int, sources.Survey] = {}
     failures: dict[int, Exception] = {}
     pool = concurrent.futures.ThreadPoolExecutor(threads)
     try:
-        for split, answer in zip(logs.splits, pool.map(caught(logs.survey), logs.splits), strict=True):
+        for split, answer in zip(splits, pool.map(caught(logs.survey), splits), strict=True):
             if isinstance(answer, Exception):
                 failures[split] = answer
             else:
                 surveys[split] = answer
     finally:
         pool.shutdown(cancel_futures=True)
-    usual = _usual(surveys.values())
-    for split, survey in list(surveys.items()):
-        if reason := _misfit(survey, usual):
-            failures[split] = LogError(reason)
-            del surveys[split]
+    for split, reason in _misfits(surveys):
+        failures[split] = LogError(reason)
+        del surveys[split]
     marks = {split: logs.fingerprint(split) for split in surveys}
-    windows = [survey.window for survey in surveys.values()]
-    stops, misplaced = timeline.place(windows, logs)
-    portions, contradictory = timeline.plan(windows, stops, logs)
-    failures |= misplaced | contradictory
+    if isinstance(logs, sources.RingLogs):
+        windows = [survey.window for survey in surveys.values() if survey.window]
+        stops, misplaced = timeline.place(windows, logs)
+        portions, contradictory = timeline.plan(windows, stops, logs)
+        failures |= misplaced | contradictory
+    else:
+        portions = _in_order(surveys)
     return Plan(portions=portions, surveys=surveys, marks=marks, failures=failures)
 
 
-def _usual(surveys: Iterable[sources.Survey]) -> sources.Survey | None:
-    """Return the first of the most splits that are alike: an odd one fails, wherever it stands."""
-    alike: dict[str, list[sources.Survey]] = {}
-    for survey in surveys:
-        window = survey.window
-        alike.setdefault(f"{window.capacity} {window.stack} {survey.columns}", []).append(survey)
-    return max(alike.values(), key=len)[0] if alike else None
+def _in_order(surveys: Mapping[int, sources.Survey]) -> list[timeline.Portion]:
+    """Plan splits whose rows are all steps, in the order of play."""
+    portions, first = [], 0
+    for split, survey in surveys.items():
+        stop = first + survey.rows
+        portions.append(
+            timeline.Portion(
+                split=split,
+                adds=(first, stop),
+                head=survey.head,
+                steps=survey.rows,
+                segments=np.array([[0, 0, survey.rows]], np.int64),
+                padding=np.zeros((0, 2), np.int64),
+            )
+        )
+        first = stop
+    return portions
 
 
-def _misfit(survey: sources.Survey, usual: sources.Survey | None) -> str | None:
+def _misfits(surveys: Mapping[int, sources.Survey]) -> list[tuple[int, str]]:
+    """List the splits that are not like most others, wherever they stand, and say in what they differ."""
+    alike: dict[str, list[int]] = {}
+    for split, survey in surveys.items():
+        buffer = f"{survey.rows} {survey.window.stack}" if survey.window else ""
+        alike.setdefault(f"{buffer} {survey.columns}", []).append(split)
+    usual = max(alike.values(), key=len)[0] if alike else -1
+    reasons = ((split, _misfit(split, survey, usual, surveys[usual])) for split, survey in surveys.items())
+    return [(split, reason) for split, reason in reasons if reason]
+
+
+def _misfit(split: int, survey: sources.Survey, other: int, usual: sources.Survey) -> str | None:
     """Say in what a split differs from the usual one, if it must not."""
-    usual = usual or survey
-    split, other = survey.window.split, usual.window.split
-    if survey.window.capacity != usual.window.capacity:
-        return (
-            f"split {split} has {survey.window.capacity:,} rows, expected "
-            f"{usual.window.capacity:,} as split {other}"
-        )
-    if survey.window.stack != usual.window.stack:
-        return (
-            f"split {split} was written with a stack of {survey.window.stack}, expected "
-            f"{usual.window.stack} as split {other}"
-        )
+    if survey.window and usual.window:
+        if survey.rows != usual.rows:
+            return f"split {split} has {survey.rows:,} rows, expected {usual.rows:,} as split {other}"
+        if survey.window.stack != usual.window.stack:
+            return (
+                f"split {split} was written with a stack of {survey.window.stack}, expected "
+                f"{usual.window.stack} as split {other}"
+            )
     for name in sorted({*survey.columns, *usual.columns}):
         found, expected = survey.columns.get(name), usual.columns.get(name)
         if found != expected:

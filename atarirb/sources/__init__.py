@@ -1,4 +1,4 @@
-"""Where replay logs come from: one module per layout, all with the face of `OriginalLogs`."""
+"""Where replay logs come from: one module per layout, all with the face of `Logs`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import pathlib
 
 from atarirb import catalog
 from atarirb.errors import ArgumentError, MissingPackageError, SourceNotFoundError
-from atarirb.sources.original import Column, OriginalLogs, Survey
+from atarirb.sources.logs import COLUMNS, FINAL, Column, Logs, RingLogs, Survey
+from atarirb.sources.original import OriginalLogs
 
-__all__ = ["Column", "OriginalLogs", "Survey", "find", "run_name"]
+__all__ = ["COLUMNS", "FINAL", "Column", "Logs", "RingLogs", "Survey", "find", "run_name"]
 
 
-def find(source: str | os.PathLike[str]) -> OriginalLogs:
+def find(source: str | os.PathLike[str]) -> Logs:
     """Find the replay logs at a path or URI: a run's directory or its ``replay_logs``.
 
     Raises:

@@ -125,7 +125,8 @@ class ShardRecord:
         segments: Rows of ``segments.npy``.
         columns: Dtypes that its columns are stored in, by name.
         adds: (first, stop) add numbers it accounts for.
-        capacity: Rows of the source files.
+        capacity: Rows of the ring buffer that the source files are a snapshot of; 0: their rows are in the
+            order of play.
         head: "start", "continues" or "cut".
         clipped: All its rewards are -1, 0 or 1.
         files: Its files.
@@ -358,7 +359,7 @@ def _record(entry: dict[str, Any]) -> ShardRecord:
     first, stop = map(operator.index, entry["adds"])
     for dtype in entry["columns"].values():
         np.dtype(dtype)
-    if entry["head"] not in ("start", "continues", "cut") or entry["capacity"] < 1:
+    if entry["head"] not in ("start", "continues", "cut") or entry["capacity"] < 0:
         raise ValueError(f"head is {entry['head']!r}, capacity {entry['capacity']!r}")
     return _typed(ShardRecord, {**entry, "adds": (first, stop), "files": files})
 

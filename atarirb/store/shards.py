@@ -78,7 +78,7 @@ class ShardWriter:
             finals: int64[F], likewise.
             steps: See `store.ShardRecord`, as for all that follow.
             adds: The add numbers it accounts for.
-            capacity: Rows of the source files.
+            capacity: Rows of the ring buffer, or 0.
             head: How its first step stands to the one before.
             clipped: All its rewards are -1, 0 or 1.
             source: Fingerprints of the source files.

@@ -69,7 +69,7 @@ def ingest(
         held = building.held(directory, name, logs.layout, kind.NAME)
         building.refuse_strange(directory, held, logs.splits, logs.directory)
         wanted = sorted({*wanted, *held})  # what is there must still be what the log says
-        plan = make_plan(logs, threads)
+        plan = make_plan(logs, wanted, threads)
         failures = {split: error for split, error in plan.failures.items() if split in wanted}
         planned = [
             Job(logs, kind, work, directory, portion, plan, max(1, threads // len(wanted)))
@@ -77,14 +77,12 @@ def ingest(
             if portion.split in wanted
         ]
         todo = [job for job in planned if not job.holds(held.get(job.portion.split))]
-        moved = [
-            job for job in planned if job not in todo and held[job.portion.split].head != job.portion.head
-        ]
+        moved = [job for job in planned if job not in todo and not job.placed(held[job.portion.split])]
         building.check_space(directory, sum(job.disk_bytes() for job in todo))
         if todo or moved:  # what is there so far is a dataset only again when it is whole
             (directory / store.MANIFEST).unlink(missing_ok=True)
         for job in moved:
-            job.correct_head(held[job.portion.split])
+            job.correct_place(held[job.portion.split])
         with meter(
             "ingest", sum(logs.size(job.portion.split) for job in todo), progress and bool(todo)
         ) as on_bytes:
@@ -94,7 +92,7 @@ def ingest(
         return _finish(directory, name, logs, kind.NAME, plan)
 
 
-def _wanted(logs: sources.OriginalLogs, splits: Iterable[int] | None) -> list[int]:
+def _wanted(logs: sources.Logs, splits: Iterable[int] | None) -> list[int]:
     if splits is None:
         return list(logs.splits)
     try:
@@ -110,7 +108,7 @@ def _wanted(logs: sources.OriginalLogs, splits: Iterable[int] | None) -> list[in
     return wanted
 
 
-def _failed(failures: Mapping[int, Exception], others: list[int], logs: sources.OriginalLogs) -> IngestError:
+def _failed(failures: Mapping[int, Exception], others: list[int], logs: sources.Logs) -> IngestError:
     lines, kept = jobs.listed(failures, len(others))
     return IngestError(
         f"{len(failures)} of {len(failures) + len(others)} splits of {logs.directory} failed:\n{lines}\n"
@@ -119,9 +117,7 @@ def _failed(failures: Mapping[int, Exception], others: list[int], logs: sources.
     )
 
 
-def _finish(
-    directory: pathlib.Path, name: str, logs: sources.OriginalLogs, codec: str, plan: Plan
-) -> DatasetInfo:
+def _finish(directory: pathlib.Path, name: str, logs: sources.Logs, codec: str, plan: Plan) -> DatasetInfo:
     """Write the episode table and the manifest of the shards that are there."""
     records = [store.read_record(directory / store.shard_name(portion.split)) for portion in plan.portions]
     return building.finish(
@@ -132,7 +128,7 @@ def _finish(
         codec=codec,
         frame=_column_record(plan.columns["observation"]),
         extra={column: _column_record(described) for column, described in plan.extra.items()},
-        writer_stack=next(iter(plan.surveys.values())).window.stack,
+        writer_stack=plan.writer_stack,
     )
 
 

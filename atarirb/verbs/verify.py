@@ -216,11 +216,12 @@ def _check_segments(
     if not len(starts) or starts[0] != 0 or (lengths < 1).any():
         yield f"{path}: its segments do not cover the {shard.steps:,} steps, each once"
         return
-    if ((slots < 0) | (slots + lengths > shard.capacity)).any():
-        yield f"{path}: holds a row outside of 0..{shard.capacity - 1}"
+    rows = shard.capacity or shard.steps
+    if ((slots < 0) | (slots + lengths > rows)).any():
+        yield f"{path}: holds a row outside of 0..{rows - 1}"
         return
     first_add, stop_add = shard.adds
-    adds = first_add + (slots - first_add) % shard.capacity
+    adds = first_add + ((slots - first_add) % shard.capacity if shard.capacity else slots)
     ends = np.concatenate(
         [
             first + np.flatnonzero(terminals[first : first + _ROWS] == 1)

@@ -1,0 +1,72 @@
+"""Snapshots of a ring buffer in files of one column each, gzipped or not, on any file system."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from atarirb.errors import LogError
+from atarirb.sources.gzipped import GZIP_MAGIC, NpyStream
+from atarirb.sources.logs import RingLogs
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+
+class FileLogs(RingLogs):
+    """Replay logs whose columns are ``.npy`` files, one for each column of a split.
+
+    Args:
+        filesystem: Where they are.
+        directory: Their directory.
+        files: Paths of each split's files, by column.
+        sizes: Bytes of each file, by path.
+    """
+
+    def __init__(
+        self,
+        filesystem: AbstractFileSystem,
+        directory: str,
+        files: Mapping[int, Mapping[str, str]],
+        sizes: Mapping[str, int],
+    ):
+        super().__init__(directory, files)
+        self._filesystem = filesystem
+        self._sizes = sizes
+
+    def size(self, split: int) -> int:
+        """Return the bytes of a split's files."""
+        return sum(self._sizes[path] for path in self._files[split].values())
+
+    def fingerprint(self, split: int) -> dict[str, str]:
+        """Return what changes when a split's files do, by column.
+
+        Of a gzip stream its size and last 8 bytes, the checksum and length of what it holds. Of a
+        file that came decompressed its size and time of change.
+        """
+        marks = {}
+        for name, path in sorted(self._files[split].items()):
+            size = self._sizes[path]
+            with self._filesystem.open(path, "rb") as file:
+                if file.read(2) == GZIP_MAGIC:
+                    file.seek(max(0, size - 8))
+                    mark = file.read(8).hex()
+                else:
+                    mark = self._filesystem.modified(path).isoformat()
+            marks[name] = f"{size}:{mark}"
+        return marks
+
+    def stream(self, split: int, column: str, on_bytes: Callable[[int], None] | None = None) -> NpyStream:
+        """Open a column of a split.
+
+        Raises:
+            LogError: The split has no such column, or the file cannot be read.
+        """
+        path = self._files[split].get(column)
+        if path is None:
+            raise LogError(
+                f"split {split} has no {self.file_name(split, column)} in {self.directory}; "
+                f"it has {', '.join(sorted(self._files[split]))}"
+            )
+        return NpyStream(self._filesystem.open(path, "rb"), posixpath.basename(path), on_bytes)
