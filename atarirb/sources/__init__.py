@@ -7,6 +7,7 @@ import pathlib
 
 from atarirb import catalog
 from atarirb.errors import ArgumentError, MissingPackageError, SourceNotFoundError
+from atarirb.sources import rlds
 from atarirb.sources.logs import COLUMNS, FINAL, Column, Logs, RingLogs, Survey
 from atarirb.sources.original import OriginalLogs
 
@@ -15,6 +16,8 @@ __all__ = ["COLUMNS", "FINAL", "Column", "Logs", "RingLogs", "Survey", "find", "
 
 def find(source: str | os.PathLike[str]) -> Logs:
     """Find the replay logs at a path or URI: a run's directory or its ``replay_logs``.
+
+    Or those of RL Unplugged: a game's directory, if it holds one run, or ``<Game>/run_<r>`` in it.
 
     Raises:
         SourceNotFoundError: There are none; the message says what was expected.
@@ -36,6 +39,8 @@ def find(source: str | os.PathLike[str]) -> Logs:
             raise ArgumentError(f"{text}: {error}") from error
     else:  # a plain path may hold any character, also those that mean something in a URI
         filesystem, path = LocalFileSystem(), os.path.abspath(text)
+    if rlds.recognised(filesystem, path):
+        return rlds.RldsLogs(filesystem, path)
     try:
         return OriginalLogs(filesystem, path)
     except SourceNotFoundError as error:
