@@ -105,7 +105,7 @@ class RldsLogs(Logs):
 
     Args:
         filesystem: Where they are.
-        path: A game's directory, or ``<Game>/run_<r>`` in it, as the names of a run's files begin.
+        path: A game's directory; or ``<Game>/run_<r>``, as the names of a run's files begin; or one file.
         run: The run's number, if the directory has several and the path names none.
 
     Raises:
@@ -119,10 +119,10 @@ class RldsLogs(Logs):
     ordered = True
 
     def __init__(self, filesystem: AbstractFileSystem, path: str, run: int | None = None):
-        self.directory, named = _split_path(path)
+        directory, named = _split_path(path)
         runs: dict[int, dict[int, tuple[str, int]]] = {}
         counts: dict[int, set[int]] = {}
-        for name, size in _listing(filesystem, self.directory):
+        for name, size in _listing(filesystem, directory):
             if match := _FILE.fullmatch(posixpath.basename(name)):
                 number, shard = int(match["run"]), int(match["shard"])
                 runs.setdefault(number, {})[shard] = name, size
@@ -131,6 +131,7 @@ class RldsLogs(Logs):
             raise SourceNotFoundError(
                 f"no episodes of RL Unplugged at {path!r}: expected files named run_1-00000-of-00050 there"
             )
+        self.directory = posixpath.dirname(next(iter(next(iter(runs.values())).values()))[0])
         run = named if run is None else run
         chosen = min(runs) if run is None and len(runs) == 1 else run
         if chosen not in runs:
@@ -189,7 +190,9 @@ class RldsLogs(Logs):
         if column == "observation":
             return _Frames(self._open(split, on_bytes), known)
         if column == FINAL:
-            return _Values(name, _FRAME, len(known.shown_last), _decoded(known.shown_last, name))
+            return _Values(
+                name, _FRAME, len(known.shown_last), _decoded(known.shown_last, len(known.shown_last), name)
+            )
         if column not in _SMALL:
             raise LogError(f"{name}: has no column {column}; it has {', '.join((*_SMALL, 'observation'))}")
         values = known.column(column)
@@ -242,10 +245,10 @@ def _split_path(path: str) -> tuple[str, int | None]:
 
 
 def _listing(filesystem: AbstractFileSystem, directory: str) -> Iterator[tuple[str, int]]:
-    """Yield the names and sizes of a directory's files; none if there is no such directory."""
+    """Yield the names and sizes of a directory's files; none if it cannot be listed."""
     try:
         entries = filesystem.ls(directory, detail=True)
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:
         return
     for entry in entries:
         if entry["type"] == "file":
@@ -344,7 +347,7 @@ def _known(records: tfrecord.Records) -> _Known:
     last_is_step = _last_is_step(episodes)
     steps = np.array([episode.steps(last_is_step) for episode in episodes], np.int64)
     if not steps.any():
-        raise LogError(f"{records.name}: holds no step in {len(episodes)} records")
+        raise LogError(f"{records.name}: holds no step in {len(episodes):,} records")
     stops = np.cumsum(steps)
     small = {}
     for column, dtype in _SMALL.items():
@@ -483,7 +486,7 @@ class _Frames(_Values):
     def _episodes(self, known: _Known) -> Iterator[tuple[int, np.ndarray]]:
         buffers = _buffers()
         for first, stop, data, name in known.matched(self._records):
-            for low, rows in _decoded(_pngs(data, name, stop - first)[: stop - first], name, buffers):
+            for low, rows in _decoded(_pngs(data, name, stop - first), stop - first, name, buffers):
                 yield first + low, rows
 
     def chunks(self) -> Iterator[tuple[int, np.ndarray]]:
@@ -520,12 +523,12 @@ def _buffers() -> Iterator[np.ndarray]:
 
 
 def _decoded(
-    pngs: Sequence[bytes], name: str, buffers: Iterator[np.ndarray] | None = None
+    pngs: Sequence[bytes], count: int, name: str, buffers: Iterator[np.ndarray] | None = None
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield the frames of PNGs as ``(number of the first, frames)``."""
+    """Yield the frames of the first `count` PNGs as ``(number of the first, frames)``."""
     buffers = buffers or _buffers()
-    for first in range(0, len(pngs), _CHUNK):
-        numbers = np.arange(first, min(first + _CHUNK, len(pngs)))
+    for first in range(0, count, _CHUNK):
+        numbers = np.arange(first, min(first + _CHUNK, count))
         rows = next(buffers)[: len(numbers)]
         _decode(pngs, numbers, rows, name)
         yield first, rows

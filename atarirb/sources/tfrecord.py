@@ -83,7 +83,7 @@ class Records:
             number += 1
 
     def _is_length(self, head: bytes) -> bool:
-        """Tell whether a file begins with a record: one decompressed on its way here, and like gzip by chance."""
+        """Tell whether a file begins with a record, whose length may look like gzip by chance."""
         return head[_LENGTH.size :] == _CRC.pack(masked(self._crc(head[: _LENGTH.size])))
 
     def _read(self, count: int, number: int, *, at_end: bool = False) -> bytes:
@@ -166,7 +166,7 @@ class Example:
         if found is None:  # an empty list may be written as none at all
             return []
         if found != f"{kind}_list":
-            raise LogError(f"{self.name}: feature {feature} is a {found}, expected a {kind}_list")
+            raise LogError(f"{self.name}: feature {feature} is a {found}, expected {kind}_list")
         return getattr(features[feature], found).value
 
     def array(self, feature: str, kind: str) -> np.ndarray:
