@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 import atarirb
 from atarirb import sources
 from atarirb.errors import ArgumentError, IngestError, LogError, MissingPackageError, SourceNotFoundError
-from atarirb.sources import rlds as module
+from atarirb.sources import png, tfrecord
+from atarirb.sources.rlds import RldsLogs
 from atarirb.sources.tfrecord import Example, Records
 from benchmarks.probes import probe
 from tests import rlds, truth
@@ -432,8 +433,8 @@ def test_of_several_runs_one_is_named(play, files, tmp_path):
     with pytest.raises(ArgumentError, match="episodes of run 1, 2, run= names none"):
         sources.find(files)
     with pytest.raises(ArgumentError, match="episodes of run 1, 2, not of run 5"):
-        module.RldsLogs(sources.find(files / "run_1")._filesystem, str(files), 5)
-    assert module.RldsLogs(sources.find(files / "run_1")._filesystem, str(files), 2).splits == (0,)
+        RldsLogs(sources.find(files / "run_1")._filesystem, str(files), 5)
+    assert RldsLogs(sources.find(files / "run_1")._filesystem, str(files), 2).splits == (0,)
     truth.ingest(files / "run_2", tmp_path / "out")
     check(tmp_path / "out", {0: play[3]})
     with atarirb.open(tmp_path / "out") as reader:
@@ -455,10 +456,12 @@ def test_files_of_two_sets_are_refused(play, files):
 
 def test_other_directories_are_other_sources(files, tmp_path):
     assert sources.find(truth.SAMPLES / "Pong/1").layout == "original"
-    with pytest.raises(SourceNotFoundError, match="no replay logs at"):
+    with pytest.raises(ArgumentError, match="episodes of run 1, not of run 7"):
         sources.find(files / "run_7")
+    with pytest.raises(SourceNotFoundError, match="no replay logs at"):
+        sources.find(tmp_path / "run_1")
     with pytest.raises(SourceNotFoundError, match="expected files named run_1-00000-of-00050"):
-        module.RldsLogs(sources.find(files)._filesystem, str(tmp_path / "nowhere"))
+        RldsLogs(sources.find(files)._filesystem, str(tmp_path / "nowhere"))
 
 
 @pytest.mark.parametrize(
@@ -471,7 +474,7 @@ def test_other_directories_are_other_sources(files, tmp_path):
 )
 def test_a_missing_package_is_named(pristine, monkeypatch, package, name):
     monkeypatch.setitem(sys.modules, package, None)
-    module.tfrecord._example_class.cache_clear()
+    tfrecord._example_class.cache_clear()
     with pytest.raises(MissingPackageError, match=rf"needs {name}, .*atarirb\[rlds\]"):
         sources.find(pristine)
 
@@ -490,8 +493,8 @@ def test_bytes_are_counted_once_and_the_whole_of_the_file(pristine):
 
 def test_take_decodes_what_is_wanted_alone(play, pristine, monkeypatch):
     logs, decoded = sources.find(pristine), []
-    decode = module._png_decode()
-    monkeypatch.setattr(module, "_png_decode", lambda: lambda data: decoded.append(1) or decode(data))
+    decode = png.decoder()
+    monkeypatch.setattr(png, "decoder", lambda: lambda data: decoded.append(1) or decode(data))
     frames = np.concatenate([episode.frames for episode in play[1]])
     wanted = np.array([0, 0, 17, 300, 301, len(frames) - 1])
     np.testing.assert_array_equal(logs.take(1, "observation", wanted), frames[wanted])
@@ -560,10 +563,10 @@ def test_a_length_that_looks_like_gzip():
 
 
 def test_what_another_writer_wrote(tmp_path):
-    import tfrecord
+    from tfrecord import TFRecordWriter
 
     path = tmp_path / "file"
-    writer = tfrecord.TFRecordWriter(str(path))
+    writer = TFRecordWriter(str(path))
     values = {"bytes": [b"", b"abc"], "float": [1.5, -2.0], "int64": [-1, 2**40]}
     kinds = {"bytes": "byte", "float": "float", "int64": "int"}
     for _ in range(3):
@@ -577,9 +580,9 @@ def test_what_another_writer_wrote(tmp_path):
 
 def test_another_reader_reads_the_files_of_these_tests(play, pristine):
     """So that they are what is thought to be RL Unplugged's form."""
-    import tfrecord
+    from tfrecord import tfrecord_loader
 
-    found = list(tfrecord.tfrecord_loader(str(pristine / of(1)), None, compression_type="gzip"))
+    found = list(tfrecord_loader(str(pristine / of(1)), None, compression_type="gzip"))
     assert len(found) == len(play[1])
     for features, episode in zip(found, play[1], strict=True):
         np.testing.assert_array_equal(features["actions"], episode.action)
