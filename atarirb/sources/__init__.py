@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 
@@ -9,6 +10,7 @@ from atarirb import catalog
 from atarirb.errors import ArgumentError, MissingPackageError, SourceNotFoundError
 from atarirb.sources.logs import COLUMNS, FINAL, Column, Logs, RingLogs, Survey
 from atarirb.sources.original import OriginalLogs
+from atarirb.sources.rlds import RldsLogs
 
 __all__ = ["COLUMNS", "FINAL", "Column", "Logs", "RingLogs", "Survey", "find", "run_name"]
 
@@ -16,10 +18,13 @@ __all__ = ["COLUMNS", "FINAL", "Column", "Logs", "RingLogs", "Survey", "find", "
 def find(source: str | os.PathLike[str]) -> Logs:
     """Find the replay logs at a path or URI: a run's directory or its ``replay_logs``.
 
+    Or those of RL Unplugged: a game's directory, if it holds one run, or ``<Game>/run_<r>`` in it.
+
     Raises:
         SourceNotFoundError: There are none; the message says what was expected.
-        MissingPackageError: A package is needed to reach such a URI.
-        ArgumentError: No file system is known for the URI.
+        MissingPackageError: A package is needed to reach such a URI, or to read such files.
+        ArgumentError: No file system is known for the URI, or there are several runs.
+        LogError: The names of the files contradict each other.
     """
     from fsspec.core import url_to_fs
     from fsspec.implementations.local import LocalFileSystem
@@ -36,6 +41,8 @@ def find(source: str | os.PathLike[str]) -> Logs:
             raise ArgumentError(f"{text}: {error}") from error
     else:  # a plain path may hold any character, also those that mean something in a URI
         filesystem, path = LocalFileSystem(), os.path.abspath(text)
+    with contextlib.suppress(SourceNotFoundError):
+        return RldsLogs(filesystem, path)
     try:
         return OriginalLogs(filesystem, path)
     except SourceNotFoundError as error:

@@ -49,7 +49,7 @@ class NpyStream:
     def __init__(self, raw: io.IOBase, name: str, on_bytes: Callable[[int], None] | None = None):
         self.name = name
         self._raw = raw
-        counted = _Counted(raw, on_bytes)
+        counted = Counted(raw, on_bytes)
         try:
             magic = counted.peek(len(MAGIC))
             if magic.startswith(GZIP_MAGIC):
@@ -64,7 +64,7 @@ class NpyStream:
             raise
 
     def _header(self) -> tuple[tuple[int, ...], np.dtype]:
-        with _reading(self.name):
+        with reading(self.name):
             try:
                 shape, dtype = read_header(self._file)
             except ValueError as error:
@@ -118,7 +118,7 @@ class NpyStream:
     def _fill(self, rows: np.ndarray, first: int) -> None:
         view = memoryview(rows.reshape(-1).view(np.uint8))
         done = 0
-        with _reading(self.name):
+        with reading(self.name):
             while done < len(view):
                 count = self._file.readinto(view[done:])
                 if not count:
@@ -130,7 +130,7 @@ class NpyStream:
 
     def _finish(self) -> None:
         """Read the end of the stream, where gzip keeps its checksum."""
-        with _reading(self.name):
+        with reading(self.name):
             if self._file.read(1):
                 raise LogError(f"{self.name}: longer than its header says, {self.shape} of {self.dtype}")
 
@@ -146,7 +146,7 @@ class NpyStream:
         self.close()
 
 
-class _Counted(io.RawIOBase):
+class Counted(io.RawIOBase):
     """A file that reports what is read from it and can show its first bytes beforehand."""
 
     def __init__(self, raw: io.IOBase, on_bytes: Callable[[int], None] | None):
@@ -177,7 +177,7 @@ class _Counted(io.RawIOBase):
 
 
 @contextlib.contextmanager
-def _reading(name: str) -> Iterator[None]:
+def reading(name: str) -> Iterator[None]:
     """Turn what a decompressor raises into a `LogError` that names the file."""
     try:
         yield

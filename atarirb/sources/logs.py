@@ -90,6 +90,7 @@ class Logs(abc.ABC):
         layout: The name of how they are laid out.
         directory: Where they are, for messages.
         splits: The numbers of the splits there are, rising.
+        name: The run's id, as ``"Pong/1"``, where it is not the end of the path; else None.
         ordered: Every row is a step and they are in the order of play; else splits are snapshots of a
             ring buffer, and the logs are a `RingLogs`.
     """
@@ -97,6 +98,7 @@ class Logs(abc.ABC):
     layout: str
     directory: str
     splits: tuple[int, ...]
+    name: str | None = None
     ordered: bool = False
 
     @abc.abstractmethod

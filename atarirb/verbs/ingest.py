@@ -40,7 +40,7 @@ def ingest(
     are not read again unless their source files changed; so `splits` can be added bit by bit.
 
     Args:
-        source: The run's directory or its ``replay_logs``.
+        source: The run's directory or its ``replay_logs``; of RL Unplugged's episodes ``<Game>/run_<r>``.
         out: The dataset's directory; made if need be.
         splits: Numbers of the splits wanted; None for all.
         workers: Splits copied at a time; None for one per core.
@@ -62,7 +62,7 @@ def ingest(
     threads = cores() if workers is None else positive("workers", workers)
     kind = codecs.codec(codec)
     logs = sources.find(source)
-    name = name or sources.run_name(source)
+    name = name or logs.name or sources.run_name(source)
     directory = pathlib.Path(out)
     wanted = _wanted(logs, splits)
     with building.exclusive(directory) as work:
