@@ -35,7 +35,7 @@ WORK = ".ingest"
 RECORDING = ".recording"
 _LOCK = "lock"
 #: How often a lock that is taken is asked for again, and after how many seconds.
-_TRIES, _PAUSE = 4, 0.01
+_TRIES, _PAUSE = 10, 0.01
 #: What the sources of a mapped shard's record say of the map: how it was made; no column has such a name.
 MAPPED = "atarirb.map"
 
@@ -137,13 +137,18 @@ def is_locked(work: pathlib.Path) -> bool:
 
 @contextlib.contextmanager
 def at_rest(directory: pathlib.Path) -> Iterator[None]:
-    """Hold all locks of a dataset's directory, so that nobody writes there; it may be renamed meanwhile.
+    """Keep everybody from writing in a dataset's directory, which may be renamed meanwhile.
+
+    A recorder's lock is taken only where there is a recording: elsewhere a recorder begins none beside what
+    is there, and a directory of one, left by a kill, would make this a recording to all others.
 
     Raises:
         BusyError: Another process is writing this dataset.
     """
     with contextlib.ExitStack() as stack:
         for work in (directory / WORK, directory / RECORDING):
+            if work.name == RECORDING and not work.exists():
+                continue
             stack.enter_context(lock(work))
             stack.callback(_unlock, work, os.stat(work / _LOCK))
         yield

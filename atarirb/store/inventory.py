@@ -24,6 +24,7 @@ from atarirb.store.files import sync_directory
 SPOOL = ".source"
 #: Directories of things half-written, all that is in them included; those of a recorder are data.
 _WORK = (building.WORK, SPOOL, building.RECORDING)
+_EFFECTIVE = os.access in os.supports_effective_ids
 _SHARD = re.compile(r"\d{5,}")
 _ASIDE = re.compile(r"\..+\.removed-[0-9a-f]{8}")
 
@@ -36,13 +37,12 @@ class Inventory:
         directory: The directory.
         manifest: The dataset's manifest; None if it is not whole.
         damage: Why the manifest cannot be read; empty if it can, or there is none.
-        shards: Records of the shards that are whole.
+        shards: Records of its shards: those in the manifest, or else those that are there.
         bytes: Bytes of all files that are a dataset's.
         work: Names of the directories of things half-written that are there, and their bytes.
         is_recording: A recorder made it, and may go on.
         partial: Files that a stopped write left, beside those they were to replace.
         strange: What is no dataset's, relative to the directory.
-        fixed: Directories that nothing can be removed from.
     """
 
     directory: pathlib.Path
@@ -54,7 +54,6 @@ class Inventory:
     is_recording: bool
     partial: tuple[pathlib.Path, ...]
     strange: tuple[str, ...]
-    fixed: tuple[str, ...]
 
     @property
     def is_ours(self) -> bool:
@@ -71,7 +70,7 @@ def take(directory: pathlib.Path) -> Inventory:
         pass
     except (DatasetError, OSError) as error:
         damage = str(error)
-    shards, work, partial, strange, fixed, total = [], {}, [], [], [], 0
+    shards, work, partial, strange, total = [], {}, [], [], 0
     listed = {shard.directory: set(shard.files) for shard in manifest.shards} if manifest else {}
     for entry in _entries(directory):
         is_directory = entry.is_dir(follow_symlinks=False)
@@ -82,23 +81,20 @@ def take(directory: pathlib.Path) -> Inventory:
             total += size
         elif is_directory and _SHARD.fullmatch(entry.name):
             place = pathlib.Path(entry.path)
-            record = store.read_record(place)
+            record = None if entry.name in listed else store.read_record(place)
             if record is not None and record.directory == entry.name:
                 shards.append(record)
-                listed.setdefault(entry.name, set()).update(record.files)
+                listed[entry.name] = set(record.files)
             known = _shard_files() | listed.get(entry.name, set())
             for file in _entries(place):
                 total += _take_file(file, directory, known, partial, strange)
         else:
             total += _take_file(entry, directory, {store.MANIFEST, *store.EPISODES}, partial, strange)
-    for place, _, _ in os.walk(directory):
-        if not os.access(place, os.R_OK | os.W_OK | os.X_OK):
-            fixed.append(place)
     return Inventory(
         directory=directory,
         manifest=manifest,
         damage=damage,
-        shards=tuple(sorted(shards, key=lambda record: record.split)),
+        shards=manifest.shards if manifest else tuple(sorted(shards, key=lambda record: record.split)),
         bytes=total,
         work=work,
         is_recording=any(
@@ -106,7 +102,6 @@ def take(directory: pathlib.Path) -> Inventory:
         ),
         partial=tuple(partial),
         strange=tuple(sorted(strange)),
-        fixed=tuple(fixed),
     )
 
 
@@ -185,8 +180,9 @@ def check_removable(found: Inventory) -> None:
         raise ArgumentError(
             f"{directory} holds what is no dataset's: {names}; move that away first. Nothing was removed"
         )
-    if found.fixed:
-        raise PermissionError(f"{found.fixed[0]}: nothing may be removed from there; nothing was removed")
+    for place, _, _ in os.walk(directory):
+        if not os.access(place, os.R_OK | os.W_OK | os.X_OK, effective_ids=_EFFECTIVE):
+            raise PermissionError(f"{place}: nothing may be removed from there; nothing was removed")
 
 
 def remove(directory: pathlib.Path) -> int:

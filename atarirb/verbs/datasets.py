@@ -123,8 +123,7 @@ def _local(name: str, directory: pathlib.Path) -> LocalDataset | None:
     found = inventory.take(directory)
     if not found.is_ours:
         return None
-    manifest = found.manifest
-    shards = manifest.shards if manifest else found.shards
+    manifest, shards = found.manifest, found.shards
     kept = {file for shard in shards for file in shard.files}
     codec = next((name for name, kind in codecs.CODECS.items() if shards and {*kind.files()} <= kept), None)
     first = directory / shards[0].directory / "action.npy" if shards else None  # every reader maps it

@@ -71,8 +71,11 @@ def prune(*, unfinished: bool = False, dry_run: bool = False) -> Pruning:
     ]
     for game in games:
         for path in inventory.aside(game):
-            size = inventory.size(path) if dry_run else inventory.delete(path)
-            removed.append(Pruned(path=str(path), what="a removal that was stopped", bytes=size))
+            try:
+                size = inventory.size(path) if dry_run else inventory.delete(path)
+                removed.append(Pruned(path=str(path), what="a removal that was stopped", bytes=size))
+            except OSError as error:
+                skipped[str(path)] = str(error)
         if not dry_run:
             inventory.remove_if_empty(game)
     return Pruning(removed=tuple(removed), skipped=skipped, bytes=sum(one.bytes for one in removed))
