@@ -577,7 +577,7 @@ def gated(self, *arguments):
     pathlib.Path(gate, "begun").touch()
     while not pathlib.Path(gate, "open").exists():
         time.sleep(0.01)
-    run(self, *arguments)
+    return run(self, *arguments)
 copying.Job.run = gated
 atarirb.download("Pong/1", source=source)
 """
@@ -888,6 +888,16 @@ def test_what_is_no_dataset_is_refused(pong, place, name, tmp_path):
     with pytest.raises(ArgumentError, match="no dataset is named"):
         atarirb.rm()
     assert tree(tmp_path) == before
+
+
+def test_a_file_that_only_has_a_manifests_name_makes_no_dataset(place):
+    (place / "Pong/1").mkdir(parents=True)
+    (place / "Pong/1/dataset.json").write_text('{"features": []}')
+    assert atarirb.datasets() == ()
+    with pytest.raises(DatasetNotFoundError, match="there is no dataset; nothing was removed"):
+        atarirb.rm("Pong/1")
+    assert atarirb.prune(unfinished=True).removed == ()
+    assert (place / "Pong/1/dataset.json").exists()
 
 
 def test_of_several_none_is_removed_if_one_cannot_be(place, source):

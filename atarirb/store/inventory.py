@@ -43,6 +43,7 @@ class Inventory:
         is_recording: A recorder made it, and may go on.
         partial: Files that a stopped write left, beside those they were to replace.
         strange: What is no dataset's, relative to the directory.
+        is_ours: There is a dataset, or the beginning of one. A file that only has a manifest's name is none.
     """
 
     directory: pathlib.Path
@@ -54,11 +55,7 @@ class Inventory:
     is_recording: bool
     partial: tuple[pathlib.Path, ...]
     strange: tuple[str, ...]
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether there is a dataset, or the beginning of one."""
-        return bool(self.manifest or self.damage or self.shards or self.work)
+    is_ours: bool
 
 
 def take(directory: pathlib.Path) -> Inventory:
@@ -70,7 +67,7 @@ def take(directory: pathlib.Path) -> Inventory:
         pass
     except (DatasetError, OSError) as error:
         damage = str(error)
-    shards, work, partial, strange, total = [], {}, [], [], 0
+    shards, work, partial, strange, total, shard_places = [], {}, [], [], 0, 0
     listed = {shard.directory: set(shard.files) for shard in manifest.shards} if manifest else {}
     for entry in _entries(directory):
         is_directory = entry.is_dir(follow_symlinks=False)
@@ -81,6 +78,7 @@ def take(directory: pathlib.Path) -> Inventory:
             total += size
         elif is_directory and _SHARD.fullmatch(entry.name):
             place = pathlib.Path(entry.path)
+            shard_places += 1
             record = None if entry.name in listed else store.read_record(place)
             if record is not None and record.directory == entry.name:
                 shards.append(record)
@@ -102,6 +100,7 @@ def take(directory: pathlib.Path) -> Inventory:
         ),
         partial=tuple(partial),
         strange=tuple(sorted(strange)),
+        is_ours=bool(manifest or shards or work or (damage and shard_places)),
     )
 
 
