@@ -22,11 +22,15 @@ if TYPE_CHECKING:
     from atarirb.recording.recorder import Recorder
     from atarirb.verbs.bench import bench
     from atarirb.verbs.convert import convert
+    from atarirb.verbs.datasets import datasets, source_runs
+    from atarirb.verbs.download import download
     from atarirb.verbs.env import env
     from atarirb.verbs.ingest import ingest
     from atarirb.verbs.map import map
     from atarirb.verbs.preview import preview
+    from atarirb.verbs.prune import prune
     from atarirb.verbs.record import LogsInfo, record
+    from atarirb.verbs.rm import rm
     from atarirb.verbs.show import show
     from atarirb.verbs.verify import verify
 
@@ -43,14 +47,19 @@ _HOMES = {
     "available_datasets": "catalog",
     "bench": "verbs.bench",
     "convert": "verbs.convert",
+    "datasets": "verbs.datasets",
+    "download": "verbs.download",
     "env": "verbs.env",
     "ingest": "verbs.ingest",
     "map": "verbs.map",
     "mix": "mixture",
     "open": "reader",
     "preview": "verbs.preview",
+    "prune": "verbs.prune",
     "record": "verbs.record",
+    "rm": "verbs.rm",
     "show": "verbs.show",
+    "source_runs": "verbs.datasets",
     "verify": "verbs.verify",
 }
 
@@ -65,14 +74,19 @@ __all__ = [
     "available_datasets",
     "bench",
     "convert",
+    "datasets",
+    "download",
     "env",
     "ingest",
     "map",
     "mix",
     "open",
     "preview",
+    "prune",
     "record",
+    "rm",
     "show",
+    "source_runs",
     "verify",
 ]
 

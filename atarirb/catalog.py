@@ -24,6 +24,9 @@ CONSOLE_ACTIONS = 18
 #: Runs published for every game.
 RUNS = (1, 2, 3, 4, 5)
 
+#: The bucket that the logs were published in: ``<Game>/<run>/replay_logs``. It refuses everyone.
+PUBLIC_SOURCE = "gs://atari-replay-datasets/dqn"
+
 #: Agent steps after which the collecting agent ended an episode (108,000 frames, skip 4).
 TIME_LIMIT = 27_000
 

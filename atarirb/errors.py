@@ -50,13 +50,13 @@ class LogError(AtarirbError, ValueError):
 
 
 class _Failures:
-    """An error of several splits or shards.
+    """An error of several splits, shards or runs.
 
     Attributes:
-        failures: The error of each that failed, by split number.
+        failures: The error of each that failed, by split number, or of runs by name.
     """
 
-    def __init__(self, message: str, failures: Mapping[int, Exception]):
+    def __init__(self, message: str, failures: Mapping[int, Exception] | Mapping[str, Exception]):
         super().__init__(message)
         self.failures = dict(failures)
 
@@ -66,6 +66,10 @@ class _Failures:
 
 class IngestError(_Failures, AtarirbError, RuntimeError):
     """Some splits could not be ingested; the others are kept. `failures` has each one's error."""
+
+
+class DownloadError(_Failures, AtarirbError, RuntimeError):
+    """Some runs could not be downloaded; the others are there. `failures` has each one's error, by name."""
 
 
 class ConvertError(_Failures, AtarirbError, RuntimeError):

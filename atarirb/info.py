@@ -69,7 +69,7 @@ class DatasetInfo:
         extra = f"\nextra     {', '.join(self.extra_columns)}" if self.extra_columns else ""
         return (
             f"{self.name}  ({self.path})\n"
-            f"steps     {self.steps:,} in {len(self.splits)} split(s): {_ranges(self.splits)}\n"
+            f"steps     {self.steps:,} in {len(self.splits)} split(s): {ranges(self.splits)}\n"
             f"episodes  {self.episodes:,}, {self.cut_episodes:,} of them cut, "
             f"{self.truncated_episodes:,} truncated, {self.time_limit_episodes:,} ended by the time limit; "
             f"{self.holes} hole(s) in the log\n"
@@ -119,7 +119,7 @@ def describe(path: str | os.PathLike[str], manifest: Manifest, episodes: np.ndar
     )
 
 
-def _ranges(numbers: tuple[int, ...]) -> str:
+def ranges(numbers: tuple[int, ...]) -> str:
     """Write rising numbers as ranges: ``0-3, 5``."""
     parts: list[list[int]] = []
     for number in numbers:

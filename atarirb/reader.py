@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from atarirb import catalog, selection
+from atarirb import catalog, home, selection
 from atarirb.arguments import as_index
 from atarirb.batch import OPTIONAL, Batch, Recipe, gather
 from atarirb.errors import ArgumentError, ColumnError, DatasetNotFoundError, UnknownGameError
@@ -39,7 +39,7 @@ def open(  # the name in atarirb's namespace, as gzip.open
     """Open a dataset for reading. Only maps are made: no frame is read, no accelerator touched.
 
     Args:
-        path: The dataset's directory.
+        path: The dataset's directory, or its name in the home of datasets, as ``"Pong/1"`` (`atarirb.home`).
         frame_stack: Frames per observation; more than 1 appends an axis, newest last.
         n_step: Steps between an observation and the next one.
         gamma: Discount per step, of n-step rewards and of `return_to_go`.
@@ -81,7 +81,7 @@ def open(  # the name in atarirb's namespace, as gzip.open
         time_limit=time_limit,
         final=final,
     )
-    return Reader(path, options)
+    return Reader(home.locate(path), options)
 
 
 class Reader(Sampler):

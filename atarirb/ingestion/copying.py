@@ -7,7 +7,7 @@ import functools
 import math
 import pathlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Protocol
 
@@ -78,15 +78,9 @@ class Job:
 
     def disk_bytes(self) -> int:
         """Estimate the bytes its shard will take, rather too many than too few."""
-        frame = self.plan.columns["observation"]
-        steps, finals = self.portion.steps, len(self.finals)
-        small = [((), dtype) for dtype in store.COLUMNS.values()]
-        small += [(column.shape, column.dtype) for column in self.plan.extra.values()]
-        source = self.logs.size(self.portion.split)
-        return self.kind.disk_bytes(steps + finals, frame.shape, frame.dtype, source) + sum(
-            len(header((steps, *shape), dtype)) + steps * dtype.itemsize * math.prod(shape)
-            for shape, dtype in small
-        )
+        portion = self.portion
+        size = self.logs.size(portion.split)
+        return shard_bytes(self.kind, self.plan.columns, portion.steps, len(self.finals), size)
 
     def run(self, on_bytes: Callable[[int], None], stopped: threading.Event) -> None:
         """Copy all columns, and give the shard its name when it is whole and on the disk."""
@@ -198,6 +192,27 @@ class Job:
         except BaseException:
             writer.abandon()
             raise
+
+
+def shard_bytes(
+    kind: ModuleType, columns: Mapping[str, sources.Column], steps: int, finals: int, source: int
+) -> int:
+    """Estimate the bytes a shard takes, rather too many than too few.
+
+    Args:
+        kind: The codec.
+        columns: The source's columns.
+        steps: Steps.
+        finals: Final frames.
+        source: Bytes of the split's files.
+    """
+    frame = columns["observation"]
+    small = [((), dtype) for dtype in store.COLUMNS.values()]
+    small += [(column.shape, column.dtype) for name, column in columns.items() if name not in SOURCE_COLUMNS]
+    return kind.disk_bytes(steps + finals, frame.shape, frame.dtype, source) + sum(
+        len(header((steps, *shape), dtype)) + steps * dtype.itemsize * math.prod(shape)
+        for shape, dtype in small
+    )
 
 
 class _InMemory:

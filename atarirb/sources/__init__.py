@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+from typing import TYPE_CHECKING
 
 from atarirb import catalog
 from atarirb.errors import ArgumentError, MissingPackageError, SourceNotFoundError
@@ -12,7 +13,10 @@ from atarirb.sources.logs import COLUMNS, FINAL, Column, Logs, RingLogs, Survey
 from atarirb.sources.original import OriginalLogs
 from atarirb.sources.rlds import RldsLogs
 
-__all__ = ["COLUMNS", "FINAL", "Column", "Logs", "RingLogs", "Survey", "find", "run_name"]
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+__all__ = ["COLUMNS", "FINAL", "Column", "Logs", "RingLogs", "Survey", "find", "reach", "run_name"]
 
 
 def find(source: str | os.PathLike[str]) -> Logs:
@@ -26,21 +30,8 @@ def find(source: str | os.PathLike[str]) -> Logs:
         ArgumentError: No file system is known for the URI, or there are several runs.
         LogError: The names of the files contradict each other.
     """
-    from fsspec.core import url_to_fs
-    from fsspec.implementations.local import LocalFileSystem
-
     text = os.fspath(source)
-    if "://" in text:
-        try:
-            filesystem, path = url_to_fs(text)
-        except ImportError as error:
-            if text.startswith(("gs://", "gcs://")):
-                raise MissingPackageError.needed("gcsfs", purpose=text, extra="gcs") from error
-            raise MissingPackageError(f"{text}: {error}") from error
-        except ValueError as error:
-            raise ArgumentError(f"{text}: {error}") from error
-    else:  # a plain path may hold any character, also those that mean something in a URI
-        filesystem, path = LocalFileSystem(), os.path.abspath(text)
+    filesystem, path = reach(text)
     with contextlib.suppress(SourceNotFoundError):
         return RldsLogs(filesystem, path)
     try:
@@ -49,6 +40,28 @@ def find(source: str | os.PathLike[str]) -> Logs:
         if "no such directory" in str(error):
             raise SourceNotFoundError(f"{error}{catalog.hint(run_name(text))}") from None
         raise
+
+
+def reach(text: str) -> tuple[AbstractFileSystem, str]:
+    """Return the file system of a path or URI, and the path in it.
+
+    Raises:
+        MissingPackageError, ArgumentError: As for `find`.
+    """
+    from fsspec.core import url_to_fs
+    from fsspec.implementations.local import LocalFileSystem
+
+    if "://" in text:
+        try:
+            return url_to_fs(text)
+        except ImportError as error:
+            if text.startswith(("gs://", "gcs://")):
+                raise MissingPackageError.needed("gcsfs", purpose=text, extra="gcs") from error
+            raise MissingPackageError(f"{text}: {error}") from error
+        except ValueError as error:
+            raise ArgumentError(f"{text}: {error}") from error
+    # A plain path may hold any character, also those that mean something in a URI.
+    return LocalFileSystem(), os.path.abspath(text)
 
 
 def run_name(source: str | os.PathLike[str]) -> str:

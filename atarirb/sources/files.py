@@ -39,6 +39,10 @@ class FileLogs(RingLogs):
         """Return the bytes of a split's files."""
         return sum(self._sizes[path] for path in self._files[split].values())
 
+    def files(self, split: int) -> int:
+        """Return the number of a split's files."""
+        return len(self._files[split])
+
     def fingerprint(self, split: int) -> dict[str, str]:
         """Return what changes when a split's files do, by column.
 

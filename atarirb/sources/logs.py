@@ -105,6 +105,10 @@ class Logs(abc.ABC):
     def size(self, split: int) -> int:
         """Return the bytes of a split's files."""
 
+    def files(self, split: int) -> int:
+        """Return the number of a split's files: one, unless a layout has more."""
+        return 1
+
     @abc.abstractmethod
     def fingerprint(self, split: int) -> dict[str, str]:
         """Return what changes when a split's files do, by column."""

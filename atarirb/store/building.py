@@ -15,7 +15,9 @@ import logging
 import os
 import pathlib
 import shutil
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import IO
 
 from atarirb.errors import ArgumentError, BusyError, DiskSpaceError
 from atarirb.info import DatasetInfo, describe
@@ -32,6 +34,8 @@ WORK = ".ingest"
 #: Where a recorder does.
 RECORDING = ".recording"
 _LOCK = "lock"
+#: How often a lock that is taken is asked for again, and after how many seconds.
+_TRIES, _PAUSE = 10, 0.01
 #: What the sources of a mapped shard's record say of the map: how it was made; no column has such a name.
 MAPPED = "atarirb.map"
 
@@ -89,7 +93,7 @@ def lock(work: pathlib.Path) -> Iterator[None]:
             continue  # another process has just removed the directory, or made it
         with file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _flock(file)
             except OSError as error:
                 raise BusyError(f"{work.parent}: another process is writing this dataset") from error
             try:
@@ -101,6 +105,61 @@ def lock(work: pathlib.Path) -> Iterator[None]:
                 yield
                 return
     raise ArgumentError(f"{work.parent}: no directory can be made there")
+
+
+def _flock(file: IO[bytes]) -> None:
+    for left in reversed(range(_TRIES)):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if not left:
+                raise
+        time.sleep(_PAUSE)  # one who looks whether it is taken (`is_locked`) has it for an instant
+
+
+def is_lock(name: str) -> bool:
+    """Tell whether a file in a directory of things half-written is its lock."""
+    return name == _LOCK
+
+
+def is_locked(work: pathlib.Path) -> bool:
+    """Tell whether a process holds the lock of a directory of things half-written, and make nothing."""
+    try:
+        with open(work / _LOCK, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (BlockingIOError, PermissionError):  # another user's: nothing of it is ours to touch
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def at_rest(directory: pathlib.Path) -> Iterator[None]:
+    """Keep everybody from writing in a dataset's directory, which may be renamed meanwhile.
+
+    A recorder's lock is taken only where there is a recording: elsewhere a recorder begins none beside what
+    is there, and a directory of one, left by a kill, would make this a recording to all others.
+
+    Raises:
+        BusyError: Another process is writing this dataset.
+    """
+    with contextlib.ExitStack() as stack:
+        for work in (directory / WORK, directory / RECORDING):
+            if work.name == RECORDING and not work.exists():
+                continue
+            stack.enter_context(lock(work))
+            stack.callback(_unlock, work, os.stat(work / _LOCK))
+        yield
+
+
+def _unlock(work: pathlib.Path, mine: os.stat_result) -> None:
+    """Remove a lock's file that is held, and its directory if that is empty, unless they were moved away."""
+    with contextlib.suppress(OSError):
+        if os.path.samestat(os.stat(work / _LOCK), mine):  # else another's, who began anew under this name
+            (work / _LOCK).unlink()
+            work.rmdir()
 
 
 def clear(work: pathlib.Path) -> None:

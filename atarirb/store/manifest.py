@@ -333,8 +333,8 @@ def _what_is_there(directory: pathlib.Path) -> str:
         )
     if any(read_record(path) for path in directory.glob("[0-9]*")) or (directory / ".ingest").is_dir():
         return (
-            f"no dataset at {str(directory)!r}: its making did not finish; the same 'atarirb ingest', "
-            f"'atarirb convert' or 'atarirb map' command goes on with it"
+            f"no dataset at {str(directory)!r}: its making did not finish; the same 'atarirb download', "
+            f"'atarirb ingest', 'atarirb convert' or 'atarirb map' command goes on with it"
         )
     return (
         f"no dataset at {str(directory)!r}: there is no {MANIFEST} in it; make one with\n"

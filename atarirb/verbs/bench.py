@@ -24,7 +24,7 @@ def bench(path: str | os.PathLike[str], *, n: int = 256, seconds: float = 1.0) -
     the disk and a second one less of it.
 
     Args:
-        path: The dataset's directory.
+        path: The dataset's directory, or its name in the home (`atarirb.home`).
         n: Transitions of a batch.
         seconds: Spent on each figure, at the least.
 

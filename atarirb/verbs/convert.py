@@ -10,6 +10,7 @@ import dataclasses
 import os
 import pathlib
 
+from atarirb import home
 from atarirb.arguments import positive
 from atarirb.errors import ConvertError, DatasetError
 from atarirb.info import DatasetInfo, describe
@@ -33,7 +34,7 @@ def convert(
     An interrupted convert goes on by the same call, and ends with the same bytes.
 
     Args:
-        source: The dataset to read.
+        source: The dataset to read: its directory, or its name in the home (`atarirb.home`).
         out: The new dataset's directory; made if need be.
         codec: How frames are to be kept: "packed" or "raw". If they already are, "raw" gives a checked
             copy, and "packed" packs them anew.
@@ -54,7 +55,7 @@ def convert(
     """
     threads = cores() if workers is None else positive("workers", workers)
     kind = codecs.codec(codec)
-    origin, directory = pathlib.Path(source), pathlib.Path(out)
+    origin, directory = home.locate(source), pathlib.Path(out)
     manifest, episodes = read_tables(origin)
     remaking.refuse_same(origin, directory, "converted")
     reads = codecs.CODECS.get(manifest.codec)

@@ -7,10 +7,13 @@ import os
 import platform
 
 import atarirb
-from atarirb import kernels, threads
+from atarirb import home, kernels, threads
 from atarirb.store.packed import libzstd
 
 _PACKAGES = ("numpy", "numba", "jax", "fsspec", "gcsfs", "zlib-ng", "zstandard", "tqdm", "pillow", "ale-py")
+_VARIABLES = (
+    "ATARIRB_HOME", "ATARIRB_NUMBA", "ATARIRB_SOURCE", "ATARIRB_THREADS", "ATARIRB_ZSTD", "NUMBA_CACHE_DIR"
+)  # fmt: skip
 
 
 def env() -> dict[str, str]:
@@ -30,7 +33,8 @@ def env() -> dict[str, str]:
     found["kernels"] = kernels.active().__name__.rpartition(".")[2]
     library = libzstd.library() if kernels.compiles() else None
     found["packed frames"] = f"decoded by {library.path if library else 'the zstandard package'}"
-    for variable in ("ATARIRB_NUMBA", "ATARIRB_THREADS", "ATARIRB_ZSTD", "NUMBA_CACHE_DIR"):
+    found["home"] = str(home.home())
+    for variable in _VARIABLES:
         if variable in os.environ:
             found[variable] = os.environ[variable]
     return found

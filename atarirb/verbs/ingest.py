@@ -64,7 +64,7 @@ def ingest(
     logs = sources.find(source)
     name = name or logs.name or sources.run_name(source)
     directory = pathlib.Path(out)
-    wanted = _wanted(logs, splits)
+    wanted = wanted_splits(logs, splits)
     with building.exclusive(directory) as work:
         held = building.held(directory, name, logs.layout, kind.NAME)
         building.refuse_strange(directory, held, logs.splits, logs.directory)
@@ -92,7 +92,12 @@ def ingest(
         return _finish(directory, name, logs, kind.NAME, plan)
 
 
-def _wanted(logs: sources.Logs, splits: Iterable[int] | None) -> list[int]:
+def wanted_splits(logs: sources.Logs, splits: Iterable[int] | None) -> list[int]:
+    """Return the numbers of the splits that are wanted, rising; of all for None.
+
+    Raises:
+        ArgumentError: The logs lack one, or none is named.
+    """
     if splits is None:
         return list(logs.splits)
     try:

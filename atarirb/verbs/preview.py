@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from atarirb import catalog, kernels
+from atarirb import catalog, home, kernels
 from atarirb.arguments import positive
 from atarirb.batch import gather
 from atarirb.errors import ArgumentError, MissingPackageError, StepIndexError
@@ -96,7 +96,7 @@ def preview(
     `frames`, its first and last ones are shown without a gap, the others evenly spaced.
 
     Args:
-        path: The dataset's directory.
+        path: The dataset's directory, or its name in the home (`atarirb.home`).
         out: The picture's file, or a directory for it; by default ``Pong-1-episode-0.png`` for
             episode 0 of ``"Pong/1"``, in the current directory.
         episode: Number of the episode; negative ones count from the end. None for the first that
@@ -122,7 +122,7 @@ def preview(
         import PIL.ImageFont  # noqa: F401  its absence is told before anything is read
     except ImportError:
         raise MissingPackageError.needed("pillow", purpose="preview", extra="preview") from None
-    dataset = Dataset(path)
+    dataset = Dataset(home.locate(path))
     number = _episode(dataset, episode)
     target = _target(dataset, number, out, ".gif" if gif else ".png")
     look = _Look(_picture_shape(dataset), unit=2 if gif else 1)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from atarirb import home
 from atarirb.errors import AtarirbError, DatasetError
 from atarirb.store import raw
 from atarirb.store.codecs import CODECS
@@ -72,7 +73,7 @@ def verify(path: str | os.PathLike[str], *, deep: bool = False, progress: bool =
     """Check a dataset's files against its manifest.
 
     Args:
-        path: The dataset's directory.
+        path: The dataset's directory, or its name in the home (`atarirb.home`).
         deep: Check also what must hold of the values: every frame can be decoded, terminals are 0, 1
             or 2, rewards finite, source rows in the order of the ring buffer with exactly the padding
             left out, final frames at the ends of episodes, the episode table what the columns say.
@@ -85,7 +86,7 @@ def verify(path: str | os.PathLike[str], *, deep: bool = False, progress: bool =
         DatasetNotFoundError: There is no dataset at `path`.
         DatasetError: The manifest itself cannot be read.
     """
-    directory = pathlib.Path(path)
+    directory = home.locate(path)
     manifest = read_manifest(directory)
     files = {directory / manifest.episodes_name: manifest.episodes_file}
     for shard in manifest.shards:
@@ -104,9 +105,9 @@ def verify(path: str | os.PathLike[str], *, deep: bool = False, progress: bool =
         problems += _check_frames(directory, manifest, progress)
     problems = list(dict.fromkeys(problems))
     if problems and read_manifest(directory) != manifest:  # it grew, or was made anew, meanwhile
-        return verify(path, deep=deep, progress=progress)
+        return verify(directory, deep=deep, progress=progress)
     return Report(
-        path=os.fspath(path), files=len(files), bytes=manifest.bytes, deep=deep, problems=tuple(problems)
+        path=os.fspath(directory), files=len(files), bytes=manifest.bytes, deep=deep, problems=tuple(problems)
     )
 
 

@@ -7,10 +7,7 @@ usage, 130 interrupted.
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
 import logging
-import math
 import os
 import sys
 from collections.abc import Sequence
@@ -18,6 +15,9 @@ from typing import Any
 
 import atarirb
 from atarirb import loading
+from atarirb.cli import home
+from atarirb.cli.common import print_result as _print
+from atarirb.cli.common import splits as _splits
 from atarirb.errors import ArgumentError, AtarirbError
 
 
@@ -90,14 +90,14 @@ def _parser() -> argparse.ArgumentParser:
     record.set_defaults(when_interrupted="; every step is kept, and the same command goes on from here")
 
     convert = add("convert", _convert, "Make a dataset of another one, with its frames kept otherwise.")
-    convert.add_argument("source", help="a dataset's directory")
+    convert.add_argument("source", help="a dataset's directory, or its name in the home")
     convert.add_argument("out", help="the new dataset's directory")
     convert.add_argument("--codec", required=True, choices=("packed", "raw"), help="how frames are kept")
     convert.add_argument("--workers", type=int, metavar="N", help="shards at a time (default: one per core)")
     convert.set_defaults(when_interrupted="; the same command goes on from here")
 
     map_ = add("map", _map, "Make a dataset of another one by a function of its steps.")
-    map_.add_argument("dataset", help="a dataset's directory")
+    map_.add_argument("dataset", help="a dataset's directory, or its name in the home")
     map_.add_argument("out", help="the new dataset's directory")
     map_.add_argument(
         "--fn",
@@ -117,16 +117,16 @@ def _parser() -> argparse.ArgumentParser:
     map_.set_defaults(when_interrupted="; the same command goes on from here")
 
     show = add("show", _show, "Show what a dataset is.")
-    show.add_argument("dataset")
+    show.add_argument("dataset", help="a dataset's directory, or its name in the home")
 
     verify = add("verify", _verify, "Check a dataset's files against its manifest.")
-    verify.add_argument("dataset")
+    verify.add_argument("dataset", help="a dataset's directory, or its name in the home")
     verify.add_argument(
         "--deep", action="store_true", help="decode every frame, and check what must hold of every value"
     )
 
     preview = add("preview", _preview, "Draw an episode as a contact sheet.")
-    preview.add_argument("dataset")
+    preview.add_argument("dataset", help="a dataset's directory, or its name in the home")
     preview.add_argument("-o", "--out", help="the picture's file")
     preview.add_argument("--episode", type=int, metavar="K", help="which episode")
     preview.add_argument("--start", type=int, metavar="T", help="first step shown, counted in the episode")
@@ -135,23 +135,13 @@ def _parser() -> argparse.ArgumentParser:
     preview.add_argument("--gif", action="store_true", help="an animated GIF instead")
 
     bench = add("bench", _bench, "Time a dataset's batches on this machine and disk.")
-    bench.add_argument("dataset")
+    bench.add_argument("dataset", help="a dataset's directory, or its name in the home")
     bench.add_argument("-n", type=int, default=256, help="transitions of a batch (256)")
     bench.add_argument("--seconds", type=float, default=1.0, help="spent on each figure (1)")
 
+    home.add_verbs(add)
     add("env", _env, "Show what atarirb runs on here.")
     return parser
-
-
-def _splits(text: str) -> list[int]:
-    """Read ``0-9,12``."""
-    splits: list[int] = []
-    for part in text.split(","):
-        low, dash, high = part.strip().partition("-")
-        if not low.isdecimal() or (dash and not high.isdecimal()) or (dash and int(high) < int(low)):
-            raise argparse.ArgumentTypeError(f"{part!r} is no split or range of splits, as in 0-9,12")
-        splits += range(int(low), int(high if dash else low) + 1)
-    return splits
 
 
 def _ingest(options: argparse.Namespace) -> int:
@@ -258,20 +248,3 @@ def _env(options: argparse.Namespace) -> int:
     found = atarirb.env()
     _print(options, found, text="\n".join(f"{name:<16} {value}" for name, value in found.items()))
     return 0
-
-
-def _print(options: argparse.Namespace, result: Any, *, text: str | None = None) -> None:
-    """Print a result: as JSON, as text, or with -q not at all."""
-    if options.json:
-        plain = dataclasses.asdict(result) if dataclasses.is_dataclass(result) else result
-        print(json.dumps(_finite(plain), indent=1))
-    elif not options.quiet:
-        print(result if text is None else text)
-    sys.stdout.flush()
-
-
-def _finite(value: Any) -> Any:
-    """Replace what JSON has no word for by null."""
-    if isinstance(value, dict):
-        return {name: _finite(entry) for name, entry in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
