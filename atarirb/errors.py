@@ -80,6 +80,10 @@ class FunctionError(AtarirbError, RuntimeError):
     """A function that was handed in failed; what it raised is the `__cause__`."""
 
 
+class ExecutorError(AtarirbError, RuntimeError):
+    """An executor's workers cannot be reached, cannot do the work, or one died at it."""
+
+
 class BusyError(AtarirbError, RuntimeError):
     """Another process is writing to the same dataset."""
 
