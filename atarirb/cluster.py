@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 TIMEOUT = 20.0
 #: What stands for a cluster of this machine's cores.
 LOCAL = "local"
+#: What a worker of a local cluster runs first: an interrupt is this process' to deal with, which ends it.
+_DEAF = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
 
 
 @contextlib.contextmanager
@@ -56,14 +58,17 @@ def connected(address: str, workers: int | None = None) -> Iterator[Executor]:
 
 
 def _local(distributed: Any, count: int, stack: contextlib.ExitStack) -> Client:
+    import dask
+
     scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="atarirb-dask-"))
+    stack.enter_context(dask.config.set({"temporary-directory": scratch}))
     cluster = stack.enter_context(
         distributed.LocalCluster(
             n_workers=count,
             threads_per_worker=1,
             memory_limit=0,  # what of a dataset is mapped would be counted
             dashboard_address="127.0.0.1:0",  # any port, as another cluster may have the usual one
-            local_directory=scratch,
+            preload=_DEAF,
             silence_logs=logging.CRITICAL,
         )
     )
