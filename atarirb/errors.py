@@ -61,7 +61,7 @@ class _Failures:
         self.failures = dict(failures)
 
     def __reduce__(self) -> tuple[type, tuple]:  # exceptions are pickled by `args`, which lack the failures
-        return type(self), (str(self), self.failures)
+        return type(self), (str(self), self.failures), self.__dict__
 
 
 class IngestError(_Failures, AtarirbError, RuntimeError):
@@ -104,7 +104,7 @@ class StateError(AtarirbError, ValueError):
     """A saved state is of other batches than those it is given to, or is none."""
 
 
-class BatchSizeError(AtarirbError, MemoryError):
+class BatchSizeError(MemoryError, AtarirbError):  # its `__new__` makes no others' instances
     """A batch was asked for that is larger than this machine's memory."""
 
 

@@ -275,11 +275,12 @@ def _attempt(
 
 def _portable(error: Exception) -> _Failed:
     """Make of an error what can be sent to another process."""
-    cause = error.__cause__ if _returns(error.__cause__) else None
+    cause = error.__cause__
+    error.__cause__ = error.__context__ = None  # some ways of pickling take them along, if they can
     if not _returns(error):  # some of other packages can be pickled, but not made again
         kind = OSError if isinstance(error, OSError) else RuntimeError
         error = kind(f"{type(error).__name__}: {error}")
-    return _Failed(error, cause)
+    return _Failed(error, cause if _returns(cause) else None)
 
 
 def _returns(error: BaseException | None) -> bool:

@@ -182,6 +182,7 @@ class RingLogs(Logs, timeline.Rows):
     def part(self, split: int) -> RingLogs:
         """Return the same logs without the paths of other splits' files."""
         part = copy.copy(self)
+        part.splits = (split,)
         part._files = {split: self._files[split]}
         return part
 
