@@ -4,7 +4,6 @@ A workload's folder, `build/bench` by default::
 
     logs/<game>/1             play in about 50 splits, as many as a real run has (its 51 have a million rows)
     big/<game>/1              the same play in splits of 110,000 rows
-    parts/<game>/1            the same play in splits of 15,000 rows
     single/<game>/1           the first of those alone
     data/<game>/1             `logs`, as a dataset of raw frames
     many-packed/<game>/1      the same, packed
@@ -55,10 +54,6 @@ class Workload:
     def logs(self) -> Path:
         """Return the log of about 50 splits."""
         return self._play("logs", capacity=100 if self.quick else 2_400)
-
-    def parts(self) -> Path:
-        """Return the log of 8 splits."""
-        return self._play("parts", capacity=250 if self.quick else 15_000)
 
     def single(self) -> Path:
         """Return the log of one large split."""
