@@ -61,7 +61,7 @@ class _Failures:
         self.failures = dict(failures)
 
     def __reduce__(self) -> tuple[type, tuple]:  # exceptions are pickled by `args`, which lack the failures
-        return type(self), (str(self), self.failures)
+        return type(self), (str(self), self.failures), self.__dict__
 
 
 class IngestError(_Failures, AtarirbError, RuntimeError):
@@ -84,6 +84,10 @@ class FunctionError(AtarirbError, RuntimeError):
     """A function that was handed in failed; what it raised is the `__cause__`."""
 
 
+class ExecutorError(AtarirbError, RuntimeError):
+    """An executor's workers cannot be reached, cannot do the work, or one died at it."""
+
+
 class BusyError(AtarirbError, RuntimeError):
     """Another process is writing to the same dataset."""
 
@@ -104,7 +108,7 @@ class StateError(AtarirbError, ValueError):
     """A saved state is of other batches than those it is given to, or is none."""
 
 
-class BatchSizeError(AtarirbError, MemoryError):
+class BatchSizeError(MemoryError, AtarirbError):  # its `__new__` makes no others' instances
     """A batch was asked for that is larger than this machine's memory."""
 
 

@@ -6,10 +6,11 @@ has none of them and makes its own. Callers may be many threads themselves; each
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -83,6 +84,7 @@ def _serve(parts: queue.SimpleQueue[_Part]) -> None:
 
 
 _crew = _Crew()
+_here = threading.local()
 
 
 def cores() -> int:
@@ -93,13 +95,27 @@ def cores() -> int:
 
 
 def count() -> int:
-    """Return how many threads work on a batch: ``ATARIRB_THREADS``, or one per core, 8 at most."""
+    """Return how many threads work on a batch: ``ATARIRB_THREADS``, or one per core, 8 at most.
+
+    Where `limited` holds, that is the default instead.
+    """
     chosen = os.environ.get("ATARIRB_THREADS")
     if not chosen:
-        return min(cores(), 8)
+        return getattr(_here, "limit", None) or min(cores(), 8)
     if not chosen.isdecimal() or int(chosen) < 1:
         raise ArgumentError(f"ATARIRB_THREADS is {chosen!r}, expected an integer of 1 or more")
     return int(chosen)
+
+
+@contextlib.contextmanager
+def limited(limit: int) -> Iterator[None]:
+    """Have no more than so many threads work on what this one gathers, unless ``ATARIRB_THREADS`` says."""
+    before = getattr(_here, "limit", None)
+    _here.limit = limit
+    try:
+        yield
+    finally:
+        _here.limit = before
 
 
 def spread(work: Callable[[np.ndarray], None], size: int) -> None:

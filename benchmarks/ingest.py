@@ -3,12 +3,14 @@
 A log of one split of 110,000 rows (776 MB of frames) is ingested, and preprocessed by TorchRL, each time in a
 fresh process; both read the same gzip files from the page cache and write to the same disk. TorchRL leaves
 its files to be written later, ours are on the disk when it ends (fsync). Imports are not timed, but their
-memory counts.
+memory counts. The cluster reads the same log in about 50 splits, as does the one process that it is
+compared with; its start is not timed either, but told.
 
     raw frames a second, against TorchRL's preprocessing          >= 5
     packed frames a second, against the same                      >= 3
     peak memory of raw, against TorchRL's                         <= 0.05
     peak memory                                                   < 300 MB
+    a Dask cluster of two workers, against one process            >= 1.6
 
 Without a bar: the same log in about 50 splits, where workers share the work; decompressing the observations
 to nowhere, with each library there is, beside which all else that ingest does shows; what of the memory
@@ -39,6 +41,14 @@ _PACK, _UNPACK = "convert raw to packed", "convert packed to raw"
 _ALONE, _RAW, _MANY = "ingest to raw, 1 worker", "ingest to raw", "ingest to raw, many splits"
 _PACKED_ALONE, _PACKED = "ingest to packed, 1 worker", "ingest to packed"
 _PACKED_MANY = "ingest to packed, many splits"
+#: How many workers the cluster has, and the names of what it is compared with, by codec.
+_WORKERS = 2
+_CLUSTER = {
+    "raw": "ingest to raw, many splits, Dask, 2 workers",
+    "packed": "ingest to packed, many splits, Dask, 2 workers",
+}
+_ONE = {"raw": "one process, 1 worker, raw", "packed": "one process, 1 worker, packed"}
+_CLUSTER_BAR = ">= 1.6"
 #: Bars on the ratio to TorchRL's rate, and to its memory.
 _RATES = {_ALONE: ">= 5", _RAW: ">= 5", _MANY: "", _PACKED_ALONE: "", _PACKED: ">= 3", _PACKED_MANY: ""}
 _MEMORY = {_ALONE: "<= 0.05", _RAW: "<= 0.05", _PACKED_ALONE: "", _PACKED: ""}
@@ -62,6 +72,12 @@ def _convert(workload: Workload, source: str, codec: str) -> dict[str, float]:
     with workload.scratch("convert") as out:
         os.sync()
         return probe("convert", dataset, out / "data", codec)
+
+
+def _cluster(workload: Workload, log: Path, codec: str) -> dict[str, float]:
+    with workload.scratch("cluster") as out:
+        os.sync()
+        return probe("ingest_by_dask", log, out / "data", _WORKERS, codec)
 
 
 def _torchrl(workload: Workload, log: Path) -> dict[str, float]:
@@ -112,6 +128,11 @@ def measure(workload: Workload) -> list[Row]:
         contestants[name] = functools.partial(_ingest, workload, log, workers, codec)
     contestants[_PACK] = functools.partial(_convert, workload, "raw", "packed")
     contestants[_UNPACK] = functools.partial(_convert, workload, "packed", "raw")
+    dask = _found("distributed")
+    if dask:
+        for codec, name in _CLUSTER.items():
+            contestants[_ONE[codec]] = functools.partial(_ingest, workload, many, 1, codec)
+            contestants[name] = functools.partial(_cluster, workload, many, codec)
     if torchrl:
         contestants[_TORCHRL] = functools.partial(_torchrl, workload, single)
     runs = Runs()
@@ -121,7 +142,7 @@ def measure(workload: Workload) -> list[Row]:
         first = number * len(names) // _ROUNDS
         for name in names[first:] + names[:first]:
             runs.add(name, contestants[name]())
-    return _rates(runs, libraries, torchrl) + _memory(runs, torchrl)
+    return _rates(runs, libraries, torchrl) + _cluster_rows(runs, dask) + _memory(runs, torchrl)
 
 
 def _rates(runs: Runs, libraries: Sequence[str], torchrl: bool) -> list[Row]:
@@ -153,6 +174,25 @@ def _rates(runs: Runs, libraries: Sequence[str], torchrl: bool) -> list[Row]:
     if not torchrl:
         rows.append(Row(what=_RAW, ours=None, unit="frames/s", rival="TorchRL: not installed"))
     return rows
+
+
+def _cluster_rows(runs: Runs, dask: bool) -> list[Row]:
+    if not dask:
+        return [Row(what=_CLUSTER["packed"], ours=None, unit="frames/s", rival="Dask: not installed")]
+    rows = [
+        Row(
+            what=name,
+            ours=runs.median(name, "steps") / runs.median(name),
+            unit="frames/s",
+            rival="one process, 1 worker",
+            theirs=runs.median(_ONE[codec], "steps") / runs.median(_ONE[codec]),
+            ratio=1 / runs.ratio(name, _ONE[codec]),
+            bar=_CLUSTER_BAR,
+        )
+        for codec, name in _CLUSTER.items()
+    ]
+    start = statistics.median(runs.median(name, "start_s") for name in _CLUSTER.values())
+    return [*rows, Row(what="start of a Dask cluster, 2 workers", ours=start, unit="s")]
 
 
 def _memory(runs: Runs, torchrl: bool) -> list[Row]:

@@ -34,6 +34,7 @@ _PACKAGES = (
     "flashbax",
     "torch",
     "torchrl",
+    "distributed",
 )
 _WARMUP = 3
 

@@ -129,6 +129,35 @@ def ingest(log: str, out: str, workers: str, codec: str = "packed") -> dict[str,
     return {"seconds": took, "steps": info.steps, "imports_mb": imports, "peak_mb": memory("VmHWM")}
 
 
+def ingest_by_dask(log: str, out: str, workers: str, codec: str) -> dict[str, float]:
+    """Make a dataset of a log by a Dask cluster of this machine; its start is timed apart."""
+    import fsspec.core
+    import fsspec.implementations.local
+    import tqdm
+
+    import atarirb
+    from atarirb import cluster
+
+    assert fsspec.core and tqdm
+    run, begin = atarirb.ingest, time.perf_counter()
+    with cluster.connected("local", int(workers)) as executor:
+        import distributed
+
+        distributed.default_client().run(_import_worker)
+        start = time.perf_counter()
+        info = run(log, out, executor=executor, codec=codec)
+        took = time.perf_counter() - start
+    return {"seconds": took, "steps": info.steps, "start_s": start - begin}
+
+
+def _import_worker() -> None:
+    """Import in a worker what its first job imports."""
+    import atarirb.ingestion.copying
+
+    assert atarirb.ingestion.copying
+    _import_kernels()
+
+
 def convert(source: str, out: str, codec: str) -> dict[str, float]:
     """Make a dataset of another one."""
     import atarirb

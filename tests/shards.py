@@ -13,7 +13,7 @@ import numpy as np
 from atarirb.store import building
 from atarirb.store.codecs import CODECS
 from atarirb.store.manifest import ColumnRecord
-from atarirb.store.shards import ShardWriter, clipped
+from atarirb.store.shards import ShardWriter, clipped, place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ def write(
             terminal = np.zeros(steps, np.uint8)
             terminal[ends] = [end for _, end, _ in wanted]
             finals = ends[[final for *_, final in wanted]]
-            shard = ShardWriter(work, directory, split)
+            shard = ShardWriter(work, split)
             rewards = rng.integers(-1, 2, steps).astype(np.float32)
             shard.column("action", rng.integers(0, 6, steps).astype(np.int32))
             shard.column("reward", rewards)
@@ -91,6 +91,7 @@ def write(
                 clipped=clipped(rewards),
                 source={"last_episode": str(len(episodes) + len(mine) - 1)},
             )
+            place(work, directory, record)
             records.append(record)
             episodes += mine
             first += steps

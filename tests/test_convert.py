@@ -209,19 +209,17 @@ def test_a_full_disk_is_known_before_the_first_byte(source, codec, tmp_path, mon
 
 @pytest.mark.parametrize("wanted", CODECS)
 def test_what_it_needs_is_estimated_high_but_not_by_much(codec, wanted, pong, tmp_path):
-    from atarirb.store import codecs
     from atarirb.store.manifest import read_manifest
 
     manifest = read_manifest(pong)
     needed = sum(
         remaking.Job(
             origin=pong,
-            work=tmp_path,
             directory=tmp_path,
-            manifest=manifest,
+            frame=manifest.frame,
             shard=shard,
-            reads=codecs.codec(codec),
-            writes=codecs.codec(wanted),
+            codec=codec,
+            wanted=wanted,
             threads=1,
         ).disk_bytes()
         for shard in manifest.shards
@@ -291,11 +289,11 @@ def test_memory_does_not_grow_with_the_dataset(tmp_path):
     """Frames of 420 MB, of which packing leaves 60 MB, go through a process that may hold less."""
     from atarirb.store import building, raw
     from atarirb.store.manifest import ColumnRecord
-    from atarirb.store.shards import ShardWriter
+    from atarirb.store.shards import ShardWriter, place
 
     data, steps, shape = tmp_path / "raw", 60_000, (84, 84)
     (data / "work").mkdir(parents=True)
-    shard = ShardWriter(data / "work", data, 0)
+    shard = ShardWriter(data / "work", 0)
     for name, dtype in (("action", np.int32), ("reward", np.float32), ("terminal", np.uint8)):
         shard.column(name, np.zeros(steps, dtype))
     rng = np.random.default_rng(0)
@@ -309,6 +307,7 @@ def test_memory_does_not_grow_with_the_dataset(tmp_path):
         segments=np.array([[0, 0]]), finals=np.zeros(0, np.int64), steps=steps, adds=(0, steps),
         capacity=steps, head="start", clipped=True, source={},
     )  # fmt: skip
+    place(data / "work", data, made)
     frame = ColumnRecord(shape=shape, dtype="|u1")
     building.finish(
         data, [made], name="Pong/1", layout="x", codec="raw", frame=frame, extra={}, writer_stack=1

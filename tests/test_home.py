@@ -1007,7 +1007,7 @@ def test_a_kill_leaves_all_or_nothing_under_the_name(pong, place, source, work):
     code = """
     import os, shutil, signal, sys
     import atarirb
-    def killed(directory):
+    def killed(directory, ignore_errors=False):
         os.remove(os.path.join(directory, "dataset.json")) if sys.argv[1] == "rm" else None
         os.kill(os.getpid(), signal.SIGKILL)
     shutil.rmtree = killed

@@ -7,10 +7,11 @@ usage, 130 interrupted.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import atarirb
@@ -70,6 +71,8 @@ def _parser() -> argparse.ArgumentParser:
     ingest.add_argument("--name", help="the run's id (default: from the source's path)")
     ingest.set_defaults(when_interrupted="; the same command goes on from here")
 
+    _add_dask(ingest)
+
     record = add("record", _record, "Play a game and record it, as a dataset or as replay logs.")
     record.add_argument("game", help="its name in the catalog, as Pong")
     record.add_argument(
@@ -94,6 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     convert.add_argument("out", help="the new dataset's directory")
     convert.add_argument("--codec", required=True, choices=("packed", "raw"), help="how frames are kept")
     convert.add_argument("--workers", type=int, metavar="N", help="shards at a time (default: one per core)")
+    _add_dask(convert)
     convert.set_defaults(when_interrupted="; the same command goes on from here")
 
     map_ = add("map", _map, "Make a dataset of another one by a function of its steps.")
@@ -114,6 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     map_.add_argument("--columns", default="", metavar="A,B", help="more columns for the function")
     map_.add_argument("--frame-stack", type=int, default=1, metavar="S", help="frames per observation (1)")
+    _add_dask(map_)
     map_.set_defaults(when_interrupted="; the same command goes on from here")
 
     show = add("show", _show, "Show what a dataset is.")
@@ -144,16 +149,37 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _ingest(options: argparse.Namespace) -> int:
-    info = atarirb.ingest(
-        options.source,
-        options.out,
-        splits=options.splits,
-        workers=options.workers,
-        codec=options.codec,
-        name=options.name,
-        progress=not options.quiet,
+def _add_dask(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--dask",
+        metavar="ADDRESS",
+        help="have a Dask cluster do it, by its scheduler's address; local: one of this machine's cores",
     )
+
+
+@contextlib.contextmanager
+def _workers(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Give a verb's function the workers that its options name."""
+    if options.dask is None:
+        yield {"workers": options.workers}
+    else:
+        from atarirb import cluster
+
+        with cluster.connected(options.dask, options.workers) as executor:
+            yield {"executor": executor}
+
+
+def _ingest(options: argparse.Namespace) -> int:
+    with _workers(options) as workers:
+        info = atarirb.ingest(
+            options.source,
+            options.out,
+            splits=options.splits,
+            **workers,
+            codec=options.codec,
+            name=options.name,
+            progress=not options.quiet,
+        )
     _print(options, info)
     return 0
 
@@ -177,13 +203,14 @@ def _record(options: argparse.Namespace) -> int:
 
 
 def _convert(options: argparse.Namespace) -> int:
-    info = atarirb.convert(
-        options.source,
-        options.out,
-        codec=options.codec,
-        workers=options.workers,
-        progress=not options.quiet,
-    )
+    with _workers(options) as workers:
+        info = atarirb.convert(
+            options.source,
+            options.out,
+            codec=options.codec,
+            **workers,
+            progress=not options.quiet,
+        )
     _print(options, info)
     return 0
 
@@ -191,13 +218,16 @@ def _convert(options: argparse.Namespace) -> int:
 def _map(options: argparse.Namespace) -> int:
     function = loading.load("fn", options.fn, takes="a batch")
     columns = [name for name in options.columns.split(",") if name]
-    with atarirb.open(options.dataset, frame_stack=options.frame_stack, columns=columns) as reader:
+    with (
+        atarirb.open(options.dataset, frame_stack=options.frame_stack, columns=columns) as reader,
+        _workers(options) as workers,
+    ):
         info = atarirb.map(
             reader,
             function,
             options.out,
             batch_size=options.batch_size,
-            workers=options.workers,
+            **workers,
             codec=options.codec,
             progress=not options.quiet,
         )

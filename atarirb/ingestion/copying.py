@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import math
 import pathlib
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Protocol
@@ -15,11 +14,11 @@ import numpy as np
 
 from atarirb import sources, timeline
 from atarirb.errors import LogError
-from atarirb.ingestion.plan import Plan
-from atarirb.jobs import Stopped
+from atarirb.ingestion.plan import Plan, extra_columns
+from atarirb.jobs import Stopped, Stopper
 from atarirb.sources import COLUMNS as SOURCE_COLUMNS
 from atarirb.sources import FINAL
-from atarirb.store import building, shards
+from atarirb.store import building, codecs, shards
 from atarirb.store import manifest as store
 from atarirb.store.npy import header
 
@@ -34,22 +33,74 @@ class Rows(Protocol):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Job:
-    """One split to copy into a shard, by so many threads."""
+    """One split to copy into a shard. It is pickled for workers elsewhere: all here is of that split alone.
+
+    Attributes:
+        logs: The source.
+        codec: How frames are to be kept.
+        directory: The dataset's directory.
+        portion: Which rows of the split are steps.
+        survey: What was learned of it, but for the window.
+        mark: Fingerprints of its files.
+        threads: That compress.
+    """
 
     logs: sources.Logs
-    kind: ModuleType
-    work: pathlib.Path
+    codec: str
     directory: pathlib.Path
     portion: timeline.Portion
-    plan: Plan
+    survey: sources.Survey
+    mark: dict[str, str]
     threads: int
+
+    @classmethod
+    def of(
+        cls,
+        logs: sources.Logs,
+        plan: Plan,
+        portion: timeline.Portion,
+        *,
+        codec: str,
+        directory: pathlib.Path,
+        threads: int,
+    ) -> Job:
+        """Make the job of one portion of a plan."""
+        return cls(
+            logs=logs.part(portion.split),
+            codec=codec,
+            directory=directory,
+            portion=portion,
+            survey=dataclasses.replace(plan.surveys[portion.split], window=None),
+            mark=plan.marks[portion.split],
+            threads=threads,
+        )
+
+    @property
+    def split(self) -> int:
+        """The split's number."""
+        return self.portion.split
+
+    @property
+    def amount(self) -> int:
+        """What `run` counts in all: bytes of the split's files."""
+        return self.logs.size(self.split)
+
+    @property
+    def kind(self) -> ModuleType:
+        """The codec."""
+        return codecs.codec(self.codec)
+
+    @property
+    def extra(self) -> dict[str, sources.Column]:
+        """The columns that not every log has."""
+        return extra_columns(self.survey)
 
     def holds(self, record: store.ShardRecord | None) -> bool:
         """Tell whether a shard that is there already has the steps this job would copy."""
         portion = self.portion
         return (
             record is not None
-            and record.source == self.plan.marks[portion.split]
+            and record.source == self.mark
             and (self.logs.ordered or record.adds == portion.adds)
             and record.steps == portion.steps
             and set(self.kind.files()) <= set(record.files)
@@ -59,7 +110,7 @@ class Job:
     @property
     def finals(self) -> np.ndarray:
         """The steps after which a final frame is known, int64[F]."""
-        return self.plan.surveys[self.portion.split].finals
+        return self.survey.finals
 
     def placed(self, record: store.ShardRecord) -> bool:
         """Tell whether a shard that is there already stands to the split before it as it must."""
@@ -80,15 +131,17 @@ class Job:
         """Estimate the bytes its shard will take, rather too many than too few."""
         portion = self.portion
         size = self.logs.size(portion.split)
-        return shard_bytes(self.kind, self.plan.columns, portion.steps, len(self.finals), size)
+        return shard_bytes(self.kind, self.survey.columns, portion.steps, len(self.finals), size)
 
-    def run(self, on_bytes: Callable[[int], None], stopped: threading.Event) -> None:
-        """Copy all columns, and give the shard its name when it is whole and on the disk."""
+    def run(
+        self, place: pathlib.Path, on_bytes: Callable[[int], None], stopped: Stopper
+    ) -> store.ShardRecord:
+        """Copy all columns into a shard below a directory, whole and to the disk."""
         portion, steps = self.portion, self.portion.steps
-        shard = shards.ShardWriter(self.work, self.directory, portion.split)
+        shard = shards.ShardWriter(place, portion.split)
         copy = functools.partial(self._copy, on_bytes=on_bytes, stopped=stopped)
         plain = {column: ((), store.COLUMNS[column]) for column in SOURCE_COLUMNS[:-1]}
-        plain |= {column: (described.shape, described.dtype) for column, described in self.plan.extra.items()}
+        plain |= {column: (described.shape, described.dtype) for column, described in self.extra.items()}
         clipped = True
         for column, (shape, dtype) in plain.items():
             if shape:
@@ -101,7 +154,7 @@ class Job:
                 shard.column(column, values.rows)
                 if column == "reward":
                     clipped = shards.clipped(values.rows)
-        frame = self.plan.columns["observation"]
+        frame = self.survey.columns["observation"]
         frames = self.kind.Writer(
             shard.directory,
             steps + len(self.finals),
@@ -114,25 +167,25 @@ class Job:
         if len(self.finals):
             self._copy_finals(frames, on_bytes, stopped)
         shard.keep(frames.close())
-        shard.finish(
+        return shard.finish(
             segments=portion.segments[:, [1, 0]],
             finals=self.finals,
             steps=steps,
             adds=portion.adds,
-            capacity=0 if self.logs.ordered else self.plan.surveys[portion.split].rows,
+            capacity=0 if self.logs.ordered else self.survey.rows,
             head=portion.head,
             clipped=clipped,
-            source=self.plan.marks[portion.split],
+            source=self.mark,
         )
 
-    def _samples(self, stopped: threading.Event) -> np.ndarray:
+    def _samples(self, stopped: Stopper) -> np.ndarray:
         """Read the frames that the codec wants to see before all others."""
 
         def check() -> None:
             if stopped.is_set():
                 raise Stopped
 
-        frame, portion = self.plan.columns["observation"], self.portion
+        frame, portion = self.survey.columns["observation"], self.portion
         wanted = self.kind.sampled(portion.steps + len(self.finals), frame.shape, frame.dtype)
         samples = np.empty((len(wanted), *frame.shape), frame.dtype)
         if not len(wanted):
@@ -148,7 +201,7 @@ class Job:
             samples[len(steps) :] = self.logs.take(portion.split, FINAL, finals, check)
         return samples
 
-    def _copy_finals(self, writer: Rows, on_bytes: Callable[[int], None], stopped: threading.Event) -> None:
+    def _copy_finals(self, writer: Rows, on_bytes: Callable[[int], None], stopped: Stopper) -> None:
         """Copy the frames after the last steps of episodes behind those of all steps."""
         try:
             with self.logs.stream(self.portion.split, FINAL, on_bytes) as stream:
@@ -167,7 +220,7 @@ class Job:
         dtype: np.dtype,
         *,
         on_bytes: Callable[[int], None],
-        stopped: threading.Event,
+        stopped: Stopper,
     ) -> None:
         """Copy a column's steps; check that its padding is zero."""
         portion = self.portion

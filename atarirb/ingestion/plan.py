@@ -42,13 +42,18 @@ class Plan:
 
     @property
     def extra(self) -> dict[str, sources.Column]:
-        return {name: column for name, column in self.columns.items() if name not in SOURCE_COLUMNS}
+        return extra_columns(next(iter(self.surveys.values())))
 
     @property
     def writer_stack(self) -> int:
         """Frames the log's writer stacked: one less is the rows of padding before each episode."""
         window = next(iter(self.surveys.values())).window
         return window.stack if window else 1
+
+
+def extra_columns(survey: sources.Survey) -> dict[str, sources.Column]:
+    """Return the columns that not every log has."""
+    return {name: column for name, column in survey.columns.items() if name not in SOURCE_COLUMNS}
 
 
 def make_plan(logs: sources.Logs, wanted: Sequence[int], threads: int) -> Plan:

@@ -48,7 +48,7 @@ def write_shard(
     partial = work / store.shard_name(split)
     shutil.rmtree(partial, ignore_errors=True)
     try:
-        shard = shards.ShardWriter(work, directory, split)
+        shard = shards.ShardWriter(work, split)
         steps = sum(journal.steps for journal in journals)
         ends = np.cumsum([journal.steps for journal in journals])
         finals = ends[[journal.final for journal in journals]] - 1
@@ -68,7 +68,7 @@ def write_shard(
             frames.abandon()
             raise
         shard.keep(frames.close())
-        return shard.finish(
+        record = shard.finish(
             segments=np.array([[0, first]], np.int64),
             finals=finals.astype(np.int64),
             steps=steps,
@@ -78,6 +78,8 @@ def write_shard(
             clipped=shards.clipped(rows["reward"]),
             source=source,
         )
+        shards.place(work, directory, record)
+        return record
     except BaseException:  # a full disk needs the room
         shutil.rmtree(partial, ignore_errors=True)
         raise

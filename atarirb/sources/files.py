@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from atarirb.errors import LogError
 from atarirb.sources.gzipped import GZIP_MAGIC, NpyStream
@@ -34,6 +34,12 @@ class FileLogs(RingLogs):
         super().__init__(directory, files)
         self._filesystem = filesystem
         self._sizes = sizes
+
+    def part(self, split: int) -> FileLogs:
+        """Return the same logs without the paths and sizes of other splits' files."""
+        part = cast(FileLogs, super().part(split))
+        part._sizes = {path: self._sizes[path] for path in self._files[split].values()}
+        return part
 
     def size(self, split: int) -> int:
         """Return the bytes of a split's files."""

@@ -1,8 +1,9 @@
 """Making a dataset's directory: one writer at a time, room enough, and the manifest last.
 
 Nothing half-written bears a final name. A shard grows in a directory of its own below the dataset's
-(`atarirb.store.shards`) and is renamed when it is whole and on the disk; the manifest comes last. So work
-that was stopped, killed included, goes on where it was by the same command, and ends with the same bytes.
+(`atarirb.store.attempts`), whoever writes it, and is renamed when it is whole and on the disk, by the one
+process that holds the dataset's lock; the manifest comes last. So work that was stopped, killed included,
+goes on where it was by the same command, and ends with the same bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import IO
 
 from atarirb.errors import ArgumentError, BusyError, DiskSpaceError
 from atarirb.info import DatasetInfo, describe
-from atarirb.store import codecs
+from atarirb.store import attempts, codecs
 from atarirb.store import manifest as store
 from atarirb.store.episodes import column_rows, episode_table, final_steps
 from atarirb.store.files import record_of, write_file
@@ -36,6 +37,17 @@ RECORDING = ".recording"
 _LOCK = "lock"
 #: How often a lock that is taken is asked for again, and after how many seconds.
 _TRIES, _PAUSE = 10, 0.01
+#: Locks that this process holds. A child made by fork lets go of them: it may live longer.
+_locks: set[IO[bytes]] = set()
+
+
+def _let_go() -> None:
+    for file in _locks:
+        file.close()
+    _locks.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)
 #: What the sources of a mapped shard's record say of the map: how it was made; no column has such a name.
 MAPPED = "atarirb.map"
 
@@ -91,11 +103,14 @@ def lock(work: pathlib.Path) -> Iterator[None]:
                 if path.is_file():
                     raise ArgumentError(f"{path}: a dataset is a directory, and there is a file") from error
             continue  # another process has just removed the directory, or made it
-        with file:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(file)
             try:
                 _flock(file)
             except OSError as error:
                 raise BusyError(f"{work.parent}: another process is writing this dataset") from error
+            _locks.add(file)
+            stack.callback(_locks.discard, file)
             try:
                 there = os.stat(work / _LOCK)
             except FileNotFoundError:
@@ -163,10 +178,15 @@ def _unlock(work: pathlib.Path, mine: os.stat_result) -> None:
 
 
 def clear(work: pathlib.Path) -> None:
-    """Remove all that is in a directory of things half-written, but its lock."""
-    for path in work.iterdir():
-        if path.name != _LOCK:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    """Remove all that is in a directory of things half-written, but its lock.
+
+    A worker of another process that still writes there keeps its attempt. With the file of its run gone, it
+    finds out that nobody wants it, and removes it itself (`atarirb.store.attempts`).
+    """
+    for path in sorted(work.iterdir(), key=pathlib.Path.is_dir):  # files first
+        if path.name == _LOCK or attempts.is_live(path):
+            continue
+        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def mapped(shard: store.ShardRecord) -> str:

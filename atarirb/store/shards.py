@@ -1,4 +1,4 @@
-"""Writing one shard: under a temporary name, until it is whole and on the disk."""
+"""Writing one shard: away from the dataset, until it is whole and on the disk."""
 
 from __future__ import annotations
 
@@ -17,19 +17,16 @@ class ShardWriter:
     """One shard that is being written.
 
     Args:
-        work: Directory of things half-written, on the same disk.
-        directory: The dataset's directory.
+        work: Directory of things half-written, on the dataset's disk.
         split: Number of the shard.
 
     Attributes:
-        directory: Where its files are until it is finished.
+        directory: Where its files are, until `place` gives the shard its name.
     """
 
-    def __init__(self, work: pathlib.Path, directory: pathlib.Path, split: int):
+    def __init__(self, work: pathlib.Path, split: int):
         self.directory = work / store.shard_name(split)
         self.directory.mkdir()
-        self._work = work
-        self._dataset = directory
         self._split = split
         self._files: dict[str, FileRecord] = {}
         self._columns: dict[str, str] = {}
@@ -71,7 +68,7 @@ class ShardWriter:
         clipped: bool,
         source: dict[str, str],
     ) -> store.ShardRecord:
-        """Write what is left and give the shard its name.
+        """Write what is left, the record last, and return that.
 
         Args:
             segments: int64[K, 2], see `atarirb.store.manifest`.
@@ -99,17 +96,27 @@ class ShardWriter:
             files=self.files,
             source=source,
         )
-        self.seal(record)
+        return self.seal(record)
+
+    def seal(self, record: store.ShardRecord) -> store.ShardRecord:
+        """Write the record of files that are all there, and return it."""
+        store.write_record(self.directory, record)
         return record
 
-    def seal(self, record: store.ShardRecord) -> None:
-        """Write the record of files that are all there, and give the shard its name."""
-        store.write_record(self.directory, record)
-        final = self._dataset / record.directory
-        if final.exists():  # of a source that has changed since
-            os.rename(final, self._work / f"{record.directory}.old")
-        os.rename(self.directory, final)
-        sync_directory(self._dataset)
+
+def place(work: pathlib.Path, directory: pathlib.Path, record: store.ShardRecord) -> None:
+    """Give a shard that is whole its name.
+
+    Args:
+        work: Where it was written.
+        directory: The dataset's directory, whose lock the caller holds.
+        record: The shard's.
+    """
+    final = directory / record.directory
+    if final.exists():  # of a source that has changed since, or damaged
+        os.rename(final, work / f"{record.directory}.old")
+    os.rename(work / record.directory, final)
+    sync_directory(directory)
 
 
 def narrowed(values: np.ndarray) -> np.ndarray:

@@ -18,6 +18,7 @@ from atarirb.errors import ArgumentError, FunctionError
 from atarirb.reader import Reader
 from atarirb.store import manifest as store
 from atarirb.store.dataset import Dataset
+from atarirb.store.episodes import final_steps
 from atarirb.threads import spread
 
 OBSERVATION = "observation"
@@ -40,6 +41,15 @@ class Function:
     finals: list[np.ndarray]
     fn: Callable[[Batch], Mapping[str, Any]]
     size: int
+
+    @classmethod
+    def of(cls, reader: Reader, fn: Callable[[Batch], Mapping[str, Any]], size: int) -> Function:
+        """Prepare a function to be called on an open reader's rows."""
+        dataset = reader._opened()
+        return cls(reader, dataset, final_steps(dataset.directory, dataset.manifest.shards), fn, size)
+
+    def __reduce__(self) -> tuple[Any, ...]:  # where it is sent, the reader opens its dataset
+        return Function.of, (self.reader, self.fn, self.size)
 
     def rows(
         self, number: int, frames: np.ndarray, expected: Mapping[str, store.ColumnRecord] | None = None

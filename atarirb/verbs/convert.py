@@ -9,8 +9,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
+from concurrent.futures import Executor
 
-from atarirb import home
+from atarirb import home, jobs
 from atarirb.arguments import positive
 from atarirb.errors import ConvertError, DatasetError
 from atarirb.info import DatasetInfo, describe
@@ -27,6 +28,7 @@ def convert(
     *,
     codec: str,
     workers: int | None = None,
+    executor: Executor | None = None,
     progress: bool = False,
 ) -> DatasetInfo:
     """Make a dataset of another one, with its frames kept by another codec.
@@ -39,6 +41,7 @@ def convert(
         codec: How frames are to be kept: "packed" or "raw". If they already are, "raw" gives a checked
             copy, and "packed" packs them anew.
         workers: Shards converted at a time; None for one per core.
+        executor: Who converts them instead of threads of this process; see `atarirb.ingest`.
         progress: Show bytes, rate and time left on stderr, if that is a terminal.
 
     Returns:
@@ -54,12 +57,12 @@ def convert(
         ArgumentError: An unknown codec, or `out` is `source` or holds another dataset.
     """
     threads = cores() if workers is None else positive("workers", workers)
+    jobs.check_executor(executor, workers)
     kind = codecs.codec(codec)
     origin, directory = home.locate(source), pathlib.Path(out)
     manifest, episodes = read_tables(origin)
     remaking.refuse_same(origin, directory, "converted")
-    reads = codecs.CODECS.get(manifest.codec)
-    if reads is None:
+    if manifest.codec not in codecs.CODECS:
         raise DatasetError(
             f"{origin}: frames kept as {manifest.codec!r}, this atarirb reads {', '.join(codecs.CODECS)}"
         )
@@ -72,19 +75,20 @@ def convert(
             "convert",
             [
                 remaking.Job(
-                    origin=origin,
-                    work=work,
+                    origin=origin.absolute(),
                     directory=directory,
-                    manifest=manifest,
+                    frame=manifest.frame,
                     shard=shard,
-                    reads=reads,
-                    writes=kind,
-                    threads=max(1, threads // len(manifest.shards)),
+                    codec=manifest.codec,
+                    wanted=kind.NAME,
+                    threads=1 if executor is not None else max(1, threads // len(manifest.shards)),
                 )
                 for shard in manifest.shards
             ],
             held,
-            threads,
+            work,
+            threads=threads,
+            executor=executor,
             unit="B",
             progress=progress,
             error=ConvertError,

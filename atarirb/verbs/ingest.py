@@ -11,6 +11,7 @@ import operator
 import os
 import pathlib
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Executor
 
 from atarirb import jobs, sources
 from atarirb.arguments import positive
@@ -30,6 +31,7 @@ def ingest(
     *,
     splits: Iterable[int] | None = None,
     workers: int | None = None,
+    executor: Executor | None = None,
     codec: str = codecs.DEFAULT,
     name: str | None = None,
     progress: bool = False,
@@ -44,6 +46,9 @@ def ingest(
         out: The dataset's directory; made if need be.
         splits: Numbers of the splits wanted; None for all.
         workers: Splits copied at a time; None for one per core.
+        executor: Who copies them instead of threads of this process: a `concurrent.futures.Executor`, as a
+            `ProcessPoolExecutor`, or ``client.get_executor()`` of a Dask cluster. Its workers must see
+            `source` and `out` under the same paths.
         codec: How frames are kept.
         name: The run's id, as ``"Pong/1"``; by default the last two parts of the source's path.
         progress: Show bytes, rate and time left on stderr, if that is a terminal.
@@ -56,10 +61,12 @@ def ingest(
         IngestError: Some splits failed; it lists them and why. The others are kept, and a second
             call does only what is missing.
         DiskSpaceError: The disk has too little room; nothing was written.
+        ExecutorError: In an IngestError's `failures`: the worker of a split died, or does not see `out`.
         BusyError: Another process is writing this dataset.
         ArgumentError: An unknown split or codec, or `out` holds another dataset.
     """
     threads = cores() if workers is None else positive("workers", workers)
+    jobs.check_executor(executor, workers)
     kind = codecs.codec(codec)
     logs = sources.find(source)
     name = name or logs.name or sources.run_name(source)
@@ -72,7 +79,14 @@ def ingest(
         plan = make_plan(logs, wanted, threads)
         failures = {split: error for split, error in plan.failures.items() if split in wanted}
         planned = [
-            Job(logs, kind, work, directory, portion, plan, max(1, threads // len(wanted)))
+            Job.of(
+                logs,
+                plan,
+                portion,
+                codec=kind.NAME,
+                directory=directory,
+                threads=1 if executor is not None else max(1, threads // len(wanted)),
+            )
             for portion in plan.portions
             if portion.split in wanted
         ]
@@ -83,10 +97,8 @@ def ingest(
             (directory / store.MANIFEST).unlink(missing_ok=True)
         for job in moved:
             job.correct_place(held[job.portion.split])
-        with meter(
-            "ingest", sum(logs.size(job.portion.split) for job in todo), progress and bool(todo)
-        ) as on_bytes:
-            failures |= jobs.run({job.portion.split: job.run for job in todo}, threads, on_bytes)
+        with meter("ingest", sum(job.amount for job in todo), progress and bool(todo)) as on_bytes:
+            failures |= jobs.run(todo, directory, work, workers=threads, executor=executor, on_done=on_bytes)
         if failures:
             raise _failed(failures, [split for split in wanted if split not in failures], logs)
         return _finish(directory, name, logs, kind.NAME, plan)
@@ -114,10 +126,10 @@ def wanted_splits(logs: sources.Logs, splits: Iterable[int] | None) -> list[int]
 
 
 def _failed(failures: Mapping[int, Exception], others: list[int], logs: sources.Logs) -> IngestError:
-    lines, kept = jobs.listed(failures, len(others))
+    advice = "Mend the files and run the same command again, or leave these splits out with splits=."
     return IngestError(
-        f"{len(failures)} of {len(failures) + len(others)} splits of {logs.directory} failed:\n{lines}\n"
-        f"{kept}Mend the files and run the same command again, or leave these splits out with splits=.",
+        f"{len(failures)} of {len(failures) + len(others)} splits of {logs.directory} failed:\n"
+        f"{jobs.listed(failures, len(others), advice)}",
         failures,
     )
 

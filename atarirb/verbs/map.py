@@ -15,21 +15,22 @@ import dataclasses
 import json
 import os
 import pathlib
-import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor
 from typing import Any
 
 import numpy as np
 from zlib_ng import zlib_ng
 
+from atarirb import jobs
 from atarirb.arguments import positive
 from atarirb.batch import Batch
 from atarirb.errors import ArgumentError, FunctionError, MapError
 from atarirb.info import DatasetInfo, describe
+from atarirb.jobs import Stopper
 from atarirb.reader import Reader
 from atarirb.store import building, codecs, raw
 from atarirb.store import manifest as store
-from atarirb.store.episodes import final_steps
 from atarirb.store.npy import NpyWriter, header
 from atarirb.store.shards import ShardWriter
 from atarirb.threads import cores
@@ -46,6 +47,7 @@ def map(  # the name in atarirb's namespace
     *,
     batch_size: int = 256,
     workers: int | None = None,
+    executor: Executor | None = None,
     codec: str | None = None,
     progress: bool = False,
 ) -> DatasetInfo:
@@ -88,6 +90,8 @@ def map(  # the name in atarirb's namespace
         batch_size: B.
         workers: Shards mapped at a time, each by a thread that calls the function; None for one per core,
             or for JAX arrays one.
+        executor: Who maps them instead of threads of this process; see `atarirb.ingest`. The function must be
+            one that can be sent there: for a `ProcessPoolExecutor` at the top level of a module.
         codec: How frames are to be kept: "packed" or "raw"; None for raw where the function returns
             floating-point ones, else for the dataset's.
         progress: Show steps, rate and time left on stderr, if that is a terminal.
@@ -98,8 +102,10 @@ def map(  # the name in atarirb's namespace
     Raises:
         MapError: The function failed on its first batch, and nothing was written; or some shards failed: it
             lists them and why. The others are kept, and a second call does only what is missing.
-        ArgumentError: The function returned what cannot be a dataset, the reader has a selection, an option
-            cannot be, or `out` is the reader's dataset or holds something else.
+        ExecutorError: No worker of the executor answers, or none sees the dataset.
+        ArgumentError: The function returned what cannot be a dataset, or it cannot be sent to the executor's
+            workers; the reader has a selection, an option cannot be, or `out` is the reader's dataset or
+            holds something else.
         DatasetError: A frame is damaged.
         ClosedError: The reader is closed.
         DiskSpaceError: The disk has too little room; nothing was written.
@@ -111,12 +117,15 @@ def map(  # the name in atarirb's namespace
         raise ArgumentError(f"fn is {fn!r}, expected a function of a batch")
     threads = cores() if reader._options.output == "numpy" else 1
     threads = threads if workers is None else positive("workers", workers)
+    jobs.check_executor(executor, workers)
     dataset = reader._dataset
     assert dataset is not None  # it was looked at above
     manifest, directory = dataset.manifest, pathlib.Path(out)
     remaking.refuse_same(dataset.directory, directory, "mapped")
     named = None if codec is None else codecs.codec(codec)
-    call = Function(reader, dataset, final_steps(dataset.directory, manifest.shards), fn, size)
+    if executor is not None:
+        jobs.check_sent(executor, fn=fn, reader=reader)
+    call = Function.of(reader, fn, size)
     outputs, tried = _try(call)
     frame = outputs.get(OBSERVATION, manifest.frame)
     mapped_floats = OBSERVATION in outputs and np.dtype(frame.dtype).kind in "fc"
@@ -130,19 +139,18 @@ def map(  # the name in atarirb's namespace
         )
         planned = [
             _Job(
-                origin=dataset.directory,
-                work=work,
+                origin=dataset.directory.absolute(),
                 directory=directory,
-                manifest=manifest,
+                frame=manifest.frame,
                 shard=shard,
-                reads=codecs.codec(manifest.codec),
-                writes=writes,
-                threads=max(1, cores() // min(threads, len(manifest.shards))),
+                codec=manifest.codec,
+                wanted=writes.NAME,
+                threads=1 if executor is not None else max(1, cores() // min(threads, len(manifest.shards))),
                 number=number,
                 call=call,
                 outputs=outputs,
                 marks={building.MAPPED: how, _OF: _of(reader, number)},
-                packed=packed,
+                packed=packed * (shard.steps + shard.finals) // manifest.frames,
             )
             for number, shard in enumerate(manifest.shards)
         ]
@@ -150,7 +158,9 @@ def map(  # the name in atarirb's namespace
             "map",
             planned,
             held,
-            threads,
+            work,
+            threads=threads,
+            executor=executor,
             unit="step",
             progress=progress,
             error=MapError,
@@ -179,7 +189,7 @@ class _Job(remaking.Job):
         call: Gives its rows.
         outputs: Shape of a row and dtype of each array that the function returns.
         marks: What the new shard's record says of the map.
-        packed: Bytes that all mapped frames of the dataset would take, packed as a stream.
+        packed: Bytes that the shard's mapped frames would take, about, packed as a stream.
     """
 
     number: int
@@ -218,20 +228,19 @@ class _Job(remaking.Job):
         if not self._maps_frames:
             return added + super().disk_bytes()
         copied = sum(file.bytes for file in self.copied.values())
-        packed = self.packed * self.frames // self.manifest.frames
         shape, dtype = self._mapped
-        return added + copied + self.writes.disk_bytes(self.frames, shape, dtype, packed)
+        return added + copied + self.writes.disk_bytes(self.frames, shape, dtype, self.packed)
 
-    def run(self, on_done: Callable[[int], None], stopped: threading.Event) -> None:
-        shard = self.begin()
+    def run(self, place: pathlib.Path, on_done: Callable[[int], None], stopped: Stopper) -> store.ShardRecord:
+        shard = ShardWriter(place, self.split)
         self.copy(shard, _uncounted, stopped)
         if not self._maps_frames:
             self.keep_frames(shard, _uncounted, stopped)
         self._map(shard, on_done, stopped)
         record = self.expected(dataclasses.replace(self.shard, columns=shard.columns))
-        shard.seal(dataclasses.replace(record, files=shard.files))
+        return shard.seal(dataclasses.replace(record, files=shard.files))
 
-    def _map(self, shard: ShardWriter, on_steps: Callable[[int], None], stopped: threading.Event) -> None:
+    def _map(self, shard: ShardWriter, on_steps: Callable[[int], None], stopped: Stopper) -> None:
         """Write what the function makes of the shard's rows."""
         scalars: dict[str, np.ndarray] = {}
         writers: dict[str, NpyWriter] = {}
@@ -268,7 +277,7 @@ class _Job(remaking.Job):
                 shard.keep(frames.close())
             stack.pop_all()
 
-    def _frames_writer(self, directory: pathlib.Path, stopped: threading.Event) -> Any:
+    def _frames_writer(self, directory: pathlib.Path, stopped: Stopper) -> Any:
         """Begin the mapped frames, having mapped those that the codec wants to see before all others."""
         shape, dtype = self._mapped
         wanted = self.writes.sampled(self.frames, shape, dtype)
@@ -302,7 +311,7 @@ class _Checked:
     """
 
     def __init__(self, job: _Job):
-        self._frames, self._frame_bytes = job.frames, job.manifest.frame.bytes
+        self._frames, self._frame_bytes = job.frames, job.frame.bytes
         self._read = self._bytes = 0
         self._pieces: Iterator[bytes] = iter(())
         if job._maps_frames and job.reads is raw:

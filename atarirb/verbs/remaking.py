@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from types import ModuleType
 
 import numpy as np
@@ -19,7 +19,8 @@ from zlib_ng import zlib_ng
 
 from atarirb import jobs
 from atarirb.errors import ArgumentError, ConvertError, DatasetError, MapError
-from atarirb.store import building, raw
+from atarirb.jobs import Stopped, Stopper
+from atarirb.store import building, codecs, raw
 from atarirb.store import manifest as store
 from atarirb.store.files import FileRecord
 from atarirb.store.npy import PlacedFile, header
@@ -37,24 +38,37 @@ class Job:
     """One shard to make of another dataset's, with the same frames: copied, or kept anew.
 
     Attributes:
-        origin: The other dataset's directory.
-        work: Directory of things half-written.
+        origin: The other dataset's directory, absolute.
         directory: The new dataset's.
-        manifest: The other dataset's.
+        frame: Shape and dtype of its frames.
         shard: Its shard's record.
-        reads: The codec of its frames.
-        writes: That of the new ones.
+        codec: How its frames are kept.
+        wanted: How the new ones are to be.
         threads: That compress.
     """
 
     origin: pathlib.Path
-    work: pathlib.Path
     directory: pathlib.Path
-    manifest: store.Manifest
+    frame: store.ColumnRecord
     shard: store.ShardRecord
-    reads: ModuleType
-    writes: ModuleType
+    codec: str
+    wanted: str
     threads: int
+
+    @property
+    def split(self) -> int:
+        """Number of the shard."""
+        return self.shard.split
+
+    @property
+    def reads(self) -> ModuleType:
+        """The codec of the frames."""
+        return codecs.codec(self.codec)
+
+    @property
+    def writes(self) -> ModuleType:
+        """That of the new ones."""
+        return codecs.codec(self.wanted)
 
     @property
     def frames(self) -> int:
@@ -64,7 +78,7 @@ class Job:
     @property
     def amount(self) -> int:
         """What `run` counts in all: bytes of frames."""
-        return self.frames * self.manifest.frame.bytes
+        return self.frames * self.frame.bytes
 
     @property
     def frames_stay(self) -> bool:
@@ -108,18 +122,14 @@ class Job:
             return copied
         return copied + self.writes.disk_bytes(self.frames, *self._frame, self._packed_bytes())
 
-    def run(self, on_done: Callable[[int], None], stopped: threading.Event) -> None:
-        """Copy the files that stay, make the others, and give the shard its name."""
-        shard = self.begin()
+    def run(self, place: pathlib.Path, on_done: Callable[[int], None], stopped: Stopper) -> store.ShardRecord:
+        """Copy the files that stay and make the others, into a shard below a directory."""
+        shard = ShardWriter(place, self.split)
         self.copy(shard, on_done, stopped)
         self.keep_frames(shard, on_done, stopped)
-        shard.seal(dataclasses.replace(self.expected(self.shard), files=shard.files))
+        return shard.seal(dataclasses.replace(self.expected(self.shard), files=shard.files))
 
-    def begin(self) -> ShardWriter:
-        """Begin the new shard."""
-        return ShardWriter(self.work, self.directory, self.shard.split)
-
-    def copy(self, shard: ShardWriter, on_bytes: Callable[[int], None], stopped: threading.Event) -> None:
+    def copy(self, shard: ShardWriter, on_bytes: Callable[[int], None], stopped: Stopper) -> None:
         """Copy the files that stay; count the bytes of frames."""
         for name, record in self.copied.items():
             file = PlacedFile(shard.directory / name)
@@ -136,9 +146,7 @@ class Job:
                 raise
             shard.keep({name: file.finish(record.bytes)})
 
-    def keep_frames(
-        self, shard: ShardWriter, on_bytes: Callable[[int], None], stopped: threading.Event
-    ) -> None:
+    def keep_frames(self, shard: ShardWriter, on_bytes: Callable[[int], None], stopped: Stopper) -> None:
         """Decode the frames and keep them anew, unless they stay as they are; count their bytes."""
         if self.frames_stay:
             return
@@ -171,7 +179,7 @@ class Job:
         """Yield the number of the first frame, and frames, in their order; check raw ones' file by and by."""
         shape, dtype = self._frame
         crc = zlib_ng.crc32(header((self.frames, *shape), dtype))
-        count = max(1, _CHUNK_BYTES // max(1, self.manifest.frame.bytes))
+        count = max(1, _CHUNK_BYTES // max(1, self.frame.bytes))
         for first in range(0, self.frames, count):
             frames = rows[first : first + count]
             crc = zlib_ng.crc32(frames.reshape(-1).view(np.uint8), crc)
@@ -185,7 +193,7 @@ class Job:
 
     @property
     def _frame(self) -> tuple[tuple[int, ...], np.dtype]:
-        return self.manifest.frame.shape, np.dtype(self.manifest.frame.dtype)
+        return self.frame.shape, np.dtype(self.frame.dtype)
 
     def _packed_bytes(self) -> int:
         """Estimate what the frames would take, packed as a stream."""
@@ -212,8 +220,10 @@ def make_shards(
     verb: str,
     planned: Sequence[Job],
     held: Mapping[int, store.ShardRecord],
-    threads: int,
+    work: pathlib.Path,
     *,
+    threads: int,
+    executor: Executor | None,
     unit: str,
     progress: bool,
     error: type[ConvertError | MapError],
@@ -225,7 +235,9 @@ def make_shards(
         verb: The work's name.
         planned: All of them, in step order.
         held: Records of those that are there, by split.
+        work: Directory of things half-written.
         threads: Jobs at a time.
+        executor: Who is to run them instead of threads.
         unit: What the jobs count.
         progress: Show how far it has come on stderr, if that is a terminal.
         error: What to raise if some fail.
@@ -245,12 +257,12 @@ def make_shards(
         (directory / store.MANIFEST).unlink(missing_ok=True)
     total = sum(job.amount for job in todo)
     with meter(verb, total, progress and bool(todo), unit) as on_done:
-        failures = jobs.run({job.shard.split: job.run for job in todo}, threads, on_done)
+        failures = jobs.run(todo, directory, work, workers=threads, executor=executor, on_done=on_done)
     if failures:
-        lines, kept = jobs.listed(failures, len(planned) - len(failures))
+        advice = f"{advice} and run the same command again."
         raise error(
-            f"{len(failures)} of {len(planned)} shards of {origin} failed:\n{lines}\n"
-            f"{kept}{advice} and run the same command again.",
+            f"{len(failures)} of {len(planned)} shards of {origin} failed:\n"
+            f"{jobs.listed(failures, len(planned) - len(failures), advice)}",
             failures,
         ) from failures[min(failures)]
     records = [store.read_record(directory / job.shard.directory) for job in planned]
@@ -282,10 +294,10 @@ def packed_bytes(tried: np.ndarray, frames: int) -> int:
     return len(packed) * frames // max(1, len(tried))
 
 
-def check(stopped: threading.Event) -> None:
+def check(stopped: Stopper) -> None:
     """Leave off if the work is ending."""
     if stopped.is_set():
-        raise jobs.Stopped
+        raise Stopped
 
 
 def _compare(path: pathlib.Path, found: str, record: FileRecord) -> None:
