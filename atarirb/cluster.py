@@ -66,8 +66,8 @@ def _local(distributed: Any, count: int, stack: contextlib.ExitStack) -> Client:
     scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="atarirb-dask-"))
     settings = {"temporary-directory": scratch, "distributed.nanny.pre-spawn-environ": _ENVIRONMENT}
     stack.enter_context(dask.config.set(settings))
-    cluster = stack.enter_context(
-        distributed.LocalCluster(
+    try:
+        cluster = distributed.LocalCluster(
             n_workers=count,
             threads_per_worker=1,
             memory_limit=0,  # what of a dataset is mapped would be counted
@@ -75,7 +75,9 @@ def _local(distributed: Any, count: int, stack: contextlib.ExitStack) -> Client:
             preload=_DEAF,
             silence_logs=logging.CRITICAL,
         )
-    )
+    except RuntimeError as error:
+        raise ExecutorError(f"no Dask cluster could be started on this machine: {error}") from error
+    stack.enter_context(cluster)
     return stack.enter_context(distributed.Client(cluster))
 
 

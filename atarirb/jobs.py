@@ -8,6 +8,7 @@ the work is, and waits for its end.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import logging
 import os
@@ -168,7 +169,8 @@ class _Crew:
                     self._run.settle(_PATIENCE)
                 for job in self._jobs.values():
                     if job.split not in self._placed and (made := self._whole(job)):
-                        self._place(made)
+                        with contextlib.suppress(OSError):  # it is made again by the next call
+                            self._place(made)
             except KeyboardInterrupt:
                 continue
             return
@@ -198,13 +200,14 @@ class _Crew:
         if isinstance(answer, _Made):
             try:
                 self._place(answer)
-                _log.info("split %d done", job.split)
             except OSError as error:
                 answer = _Failed(error)
+            else:
+                _log.info("split %d done", job.split)
+                if not self._own:
+                    self._count(job.split, job.amount)
         if isinstance(answer, _Failed):
             self._fail(job, answer)
-        if not self._own:
-            self._count(job.split, job.amount)
 
     def _fail(self, job: Job, answer: _Failed) -> None:
         error = answer.error
@@ -357,7 +360,7 @@ def _check_version(version: str) -> None:
 
 
 def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".partition("\n")[0]
+    return f"{type(error).__name__}: {error}".partition("\n")[0].removesuffix(": ")
 
 
 def caught(function: Callable) -> Callable:

@@ -682,6 +682,8 @@ def test_the_command_line_uses_a_cluster_that_is_there(expected, dask, tmp_path,
 
 def test_clusters_that_cannot_be_used(log, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(cluster, "TIMEOUT", 0.5)
+    logger = logging.getLogger("distributed")
+    before = logger.propagate, list(logger.handlers)
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as other:
         closed = f"tcp://127.0.0.1:{other.getsockname()[1]}"
         other.close()
@@ -704,7 +706,7 @@ def test_clusters_that_cannot_be_used(log, tmp_path, capfd, monkeypatch):
     assert cli.main(["ingest", str(log), str(tmp_path / "out"), *options]) == 2
     assert "workers is 2, and the cluster at" in capfd.readouterr().err
     assert not (tmp_path / "out").exists()
-    assert logging.getLogger("distributed").handlers  # as they were
+    assert (logger.propagate, logger.handlers) == before
 
 
 def answer_anything(server):

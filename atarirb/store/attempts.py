@@ -77,6 +77,8 @@ class Run:
             Stopped: The run is not, or no longer, wanted.
             ExecutorError: Here is no such directory: another machine's disk.
         """
+        with contextlib.suppress(OSError):
+            os.listdir(self.work.parent)  # or a network's file system may remember what was not there before
         if not self.work.is_dir():
             raise ExecutorError(
                 f"{self.work}: not seen by the worker on {os.uname().nodename}; a dataset that an executor's "
