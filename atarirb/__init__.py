@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from atarirb.verbs.convert import convert
     from atarirb.verbs.env import env
     from atarirb.verbs.ingest import ingest
+    from atarirb.verbs.ingest_arrays import ingest_arrays
     from atarirb.verbs.map import map
     from atarirb.verbs.preview import preview
     from atarirb.verbs.record import LogsInfo, record
@@ -45,6 +46,7 @@ _HOMES = {
     "convert": "verbs.convert",
     "env": "verbs.env",
     "ingest": "verbs.ingest",
+    "ingest_arrays": "verbs.ingest_arrays",
     "map": "verbs.map",
     "mix": "mixture",
     "open": "reader",
@@ -67,6 +69,7 @@ __all__ = [
     "convert",
     "env",
     "ingest",
+    "ingest_arrays",
     "map",
     "mix",
     "open",
