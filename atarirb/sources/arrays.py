@@ -1,12 +1,12 @@
-"""Plain arrays, one row a step in the order of play: in memory, in files of one column each, or in an ``.npz``.
+"""Plain arrays, one row a step in the order of play: in memory, in files of a column each, or an ``.npz``.
 
 The columns, N rows each; in files they may also bear their other names::
 
     observation        (N, ...)  any dtype   the frame, alone: not a stack    observations
     action             (N,)      integer     0 or more                        actions
     reward             (N,)      float                                        rewards
-    terminal           (N,)      0 or 1      the game was over after the      terminals, terminated, terminations,
-                                             step                             done, dones
+    terminal           (N,)      0 or 1      the game was over after the      terminals, terminated,
+                                             step                             terminations, done, dones
     truncated          (N,)      0 or 1      the episode ended there, though  truncations, timeout, timeouts
                                              the game was not over; optional
     final_observation  (F, ...)  as above    frames after last steps of       final_observations
@@ -14,15 +14,15 @@ The columns, N rows each; in files they may also bear their other names::
     <other>            (N, ...)  any dtype   an extra column
 
 An *end* is a step that is terminal or truncated. F is either the number of all ends, or of those that are
-truncated and not terminal: then there is one row for each of these, in their order. Where a step is both terminal
-and truncated, it is terminal; but where the column is called ``done``, which many fill with either, it is
-truncated. The last row need not be an end: then its episode is cut there.
+truncated and not terminal: then there is one row for each of these, in their order. Where a step is both
+terminal and truncated, it is terminal; but where the column is called ``done``, which many fill with either,
+it is truncated. The last row need not be an end: then its episode is cut there.
 
 Files named ``next_observation`` or ``next_observations`` are not read: what they hold is the next row.
 
-The arrays are given out in splits of `SPLIT_ROWS` rows, so that they can be copied in parallel, and what is done
-stays done; columns that can only be read from their beginning, as gzipped ones, are one split. Row r of split k is row
-``k * SPLIT_ROWS + r`` of the arrays.
+The arrays are given out in splits of `SPLIT_ROWS` rows, so that they can be copied in parallel, and what is
+done stays done; columns that can only be read from their beginning, as gzipped ones, are one split. Row r of
+split k is row ``k * SPLIT_ROWS + r`` of the arrays.
 """
 
 from __future__ import annotations
@@ -170,8 +170,8 @@ class ArrayLogs(Logs):
         """Look for the ends, and say what is known of a split's columns.
 
         Raises:
-            LogError: An end is neither 0 nor 1; there are more or fewer final frames than ends; or rows follow
-                the ends that no game shows: those between the episodes of a ring buffer.
+            LogError: An end is neither 0 nor 1; there are more or fewer final frames than ends; or
+                blank rows follow all terminals, as in a ring buffer.
         """
         first, stop = self._range(split)
         if split == 0:
@@ -251,8 +251,8 @@ class ArrayLogs(Logs):
         count, truncated = self._columns[FINAL].shape[0], at[codes == 2]
         if count not in (len(at), len(truncated)):
             raise LogError(
-                f"{self._columns[FINAL].name}: has {count:,} rows, expected one for each of the {len(at):,} ends, or "
-                f"for each of the {len(truncated):,} of them that are truncated"
+                f"{self._columns[FINAL].name}: has {count:,} rows, expected one for each of the {len(at):,} "
+                f"ends, or for each of the {len(truncated):,} of them that are truncated"
             )
         return at if count == len(at) else truncated
 
@@ -277,9 +277,9 @@ class ArrayLogs(Logs):
     def _check_rows(self) -> None:
         if self._follows_padding():
             raise LogError(
-                f"{self.directory}: {_PADDING} blank rows follow each terminal: these are rows of a ring buffer, not steps in the "
-                f"order of play; let atarirb.ingest read the files they are from (a split of the layout d4rl-atari "
-                f"lies in <Game>/<run>/<split>/)"
+                f"{self.directory}: {_PADDING} blank rows follow each terminal: these are rows of a ring "
+                f"buffer, not steps in the order of play; let atarirb.ingest read the files that they are from "
+                f"(a split of the layout d4rl-atari lies in <Game>/<run>/<split>/)"
             )
         if self._is_stacked():
             _log.warning(
@@ -347,7 +347,7 @@ def _check(columns: Mapping[str, Rows], directory: str) -> int:
 
 
 class Sliced:
-    """Rows of what gives them when it is sliced: an array of NumPy or another library, a dataset of h5py or zarr.
+    """Rows of what gives them when it is sliced: an array of NumPy or another library, a dataset of h5py.
 
     Args:
         name: What it is called, for messages.
@@ -413,9 +413,8 @@ class SlicedStream:
             stop = min(first + step, self.shape[0])
             rows = np.asarray(self._values[self._first + first : self._first + stop])
             if rows.shape != (stop - first, *self.shape[1:]):
-                raise LogError(
-                    f"{self.name}: gives rows of shape {rows.shape}, expected {(stop - first, *self.shape[1:])}"
-                )
+                expected = (stop - first, *self.shape[1:])
+                raise LogError(f"{self.name}: gives rows of shape {rows.shape}, expected {expected}")
             yield first, rows
             if self._on_bytes:
                 self._on_bytes(rows.nbytes)

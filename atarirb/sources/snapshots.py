@@ -11,9 +11,9 @@ another one, add its pattern. The columns, by their names there::
     add_count        ()        integer         adds made before the dump (see `atarirb.timeline`)
     invalid_range    (stack + horizon,)        ((cursor - horizon) + 0, 1, ...) mod C
 
-The names were read in Dopamine's ``circular_replay_buffer.py``, in ``offline_env.py`` of takuseno/d4rl-atari, and
-in the scripts that download the files for mila-iqia/SGI and dojeon-ai/SimTPR
-(``download_replay_dataset.sh``, ``download_atari_replay_dataset.sh``) and for dojeon-ai/Atari-PB
+The names were read in Dopamine's ``circular_replay_buffer.py``, in ``offline_env.py`` of takuseno/d4rl-atari,
+and in the scripts that download the files for mila-iqia/SGI (``download_replay_dataset.sh``),
+dojeon-ai/SimTPR (``download_atari_replay_dataset.sh``) and dojeon-ai/Atari-PB
 (``download_pretrain_dataset.sh``). Most copies lack the two counters, and many the splits between: then
 only those borders are joined that the rows themselves prove.
 
@@ -136,7 +136,7 @@ def find(folder: Folder, run: int | None) -> Iterator[SnapshotLogs]:
 
 
 def _in_numbered(folder: Folder) -> dict[re.Match[str], int]:
-    """Match the files in a run's numbered directories; the first that is not empty tells if they are splits."""
+    """Match the files in numbered directories; the first that is not empty tells if they are splits."""
     found: dict[re.Match[str], int] = {}
     for split in folder.numbered:
         here = folder.below(split)

@@ -1,7 +1,7 @@
 """Snapshots of a ring buffer that TorchRL has unpacked: the folders of its ``AtariDQNExperienceReplay``.
 
-Its preprocessing (``torchrl/data/datasets/atari_dqn.py``) makes one folder for each split, ``<Game>/<run>/<k>/``, of
-the rows as they are in the log, in the order of the file::
+Its preprocessing (``torchrl/data/datasets/atari_dqn.py``) makes one folder for each split,
+``<Game>/<run>/<k>/``, of the rows as they are in the log, in the order of the file::
 
     data/observation.memmap        one row more than the log's file, which was never written and means nothing
     data/action.memmap
@@ -10,8 +10,8 @@ the rows as they are in the log, in the order of the file::
     data/<other>.memmap            an extra column
     add_count.memmap, invalid_range.memmap
 
-A memmap is the array's bytes in C order alone; shape and dtype are in the ``meta.json`` of its folder. Further
-files (``processed.json``, ``dataset_id/``) are not read.
+A memmap is the array's bytes in C order alone; shape and dtype are in the ``meta.json`` of its folder.
+Further files (``processed.json``, ``dataset_id/``) are not read.
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ def ingest_arrays(
     Steps that are neither terminal nor truncated are followed by the next row; the last row, if it is
     neither, by nothing that is known: its episode is cut there.
 
-    An interrupted call goes on by the same call. What is in the dataset already stays where the arrays are the
-    same: that is told by the CRC-32 of all their rows, which takes a pass over them.
+    An interrupted call goes on by the same call. What is in the dataset already stays where the arrays are
+    the same: that is told by the CRC-32 of all their rows, which takes a pass over them.
 
     Args:
         out: The dataset's directory; made if need be.
@@ -51,9 +51,9 @@ def ingest_arrays(
         action: int[N], 0 or more, what was done then.
         reward: float[N], what came of it.
         terminal: bool or int[N], 0 or 1: the game was over after it.
-        truncated: bool or int[N], 0 or 1: the episode ended there though the game went on. With it, the 27,000-step
-            cap is known as in recordings; without it, as in the logs (see ``time_limit`` of `atarirb.open`). A
-            step that is both is terminal.
+        truncated: bool or int[N], 0 or 1: the episode ended there though the game went on. With it, the
+            27,000-step cap is known as in recordings; without it, as in the logs (see ``time_limit`` of
+            `atarirb.open`). A step that is both is terminal.
         final_observation: [F, ...], the frames after last steps of episodes, in their order: either one for
             each step that is terminal or truncated, or one for each that is truncated and not terminal. A
             truncated step without one is in no batch, for its next observation is not known.
@@ -70,7 +70,8 @@ def ingest_arrays(
     Raises:
         LogError: An array is of another length, shape or dtype than it must be, or of ends that are neither 0
             nor 1.
-        IngestError: A part failed, as where a reward is not finite; it lists them and why. The others are kept.
+        IngestError: A part failed, as where a reward is not finite; it lists them and why. The others
+            are kept.
         DiskSpaceError: The disk has too little room; nothing was written.
         BusyError: Another process is writing this dataset.
         ArgumentError: An unknown codec or `head`, or `out` holds another dataset.
