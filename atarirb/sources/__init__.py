@@ -72,10 +72,7 @@ def find(source: str | os.PathLike[str], run: int | None = None, *, partial: boo
     if not found:
         raise _nothing(folder)
     if len(found) > 1:
-        layouts = " and ".join(f"{logs.layout} ({logs.directory})" for logs in found)
-        raise LogError(
-            f"{folder.path} holds files of several layouts: {layouts}; give each a directory of its own"
-        )
+        raise folder.mixed((logs.layout, logs.directory) for logs in found)
     logs = found[0]
     logs.name = logs.name or run_name(logs.directory)
     if isinstance(logs, RingLogs):

@@ -278,7 +278,7 @@ class ArrayLogs(Logs):
         if self._follows_padding():
             raise LogError(
                 f"{self.directory}: {_PADDING} blank rows follow each terminal: these are rows of a ring "
-                f"buffer, not steps in the order of play; let atarirb.ingest read the files that they are from "
+                f"buffer, not steps in the order of play; let atarirb.ingest read the files they are from "
                 f"(a split of the layout d4rl-atari lies in <Game>/<run>/<split>/)"
             )
         if self._is_stacked():

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import posixpath
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from atarirb.errors import ArgumentError
+from atarirb.errors import ArgumentError, LogError
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -87,3 +88,10 @@ class Folder:
         """
         if run is not None and self.name != str(run):
             raise ArgumentError(f"run is {run}, but {self.path} holds one run: leave it out")
+
+    def mixed(self, found: Iterable[tuple[str, str]]) -> LogError:
+        """Make the error that there are files of several layouts, given each's name and directory."""
+        layouts = " and ".join(f"{layout} ({directory})" for layout, directory in found)
+        return LogError(
+            f"{self.path} holds files of several layouts: {layouts}; give each a directory of its own"
+        )

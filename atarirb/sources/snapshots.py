@@ -83,7 +83,7 @@ class SnapshotLogs(FileLogs):
             split, name = _run_and_split(match)[1], match["column"].removeprefix(_STORE)
             path = f"{directory.rstrip('/')}/{match.string}"
             if name in files.setdefault(split, {}):
-                if match.groupdict().get("number") and match["tail"] != self._around[split][1]:
+                if len(match.groupdict().get("number") or "") == 3:
                     continue  # split 1 of run 1 bears both of its names
                 raise LogError(f"{directory} has two files of {name} for split {split}")
             files[split][name] = path
@@ -111,28 +111,35 @@ def find(folder: Folder, run: int | None) -> Iterator[SnapshotLogs]:
         run: Which run, where there are several.
 
     Yields:
-        The logs in each layout that there is something of.
+        The logs, if there are any.
 
     Raises:
         ArgumentError: Several runs stand together and none is chosen, or there is no such run.
-        LogError: Two files are of the same column and split, or a number is that of no split.
+        LogError: There are files of several layouts, two are of the same column and split, or a number is
+            that of no split.
     """
     places = [folder]
     if folder.holds("replay_logs"):
         places.append(folder.below("replay_logs"))
-    for place in places:
-        for layout in LAYOUTS:
-            if found := _matches(layout, place.files):
-                yield _of_run(place, layout, found, run)
-    if folder.numbered and folder.name.isdecimal():
-        if found := _in_numbered(folder):
-            logs = _of_run(folder, "d4rl-atari", found, run)
-            logs.expect(map(int, folder.numbered))
-            yield logs
+    seen = [
+        (place, layout, found)
+        for place in places
+        for layout in LAYOUTS
+        if (found := _matches(layout, place.files))
+    ]
+    if folder.name.isdecimal() and (found := _in_numbered(folder)):
+        seen.append((folder, "d4rl-atari", found))
     elif is_split(folder):
         here = {f"{folder.name}/{name}": size for name, size in folder.files.items()}
         if found := _matches("d4rl-atari", here):
-            yield _of_run(folder.parent, "d4rl-atari", found, run)
+            seen.append((folder.parent, "d4rl-atari", found))
+    if len(seen) > 1:
+        raise folder.mixed((layout, place.path) for place, layout, _ in seen)
+    for place, layout, found in seen:
+        logs = _of_run(place, layout, found, run)
+        if layout == "d4rl-atari" and place is folder:
+            logs.expect(map(int, folder.numbered))
+        yield logs
 
 
 def _in_numbered(folder: Folder) -> dict[re.Match[str], int]:
