@@ -59,12 +59,23 @@ def find(source: str | os.PathLike[str], run: int | None = None, *, partial: boo
     """
     text = os.fspath(source)
     filesystem, path = _reach(text)
-    if not filesystem.isdir(path):
-        if filesystem.isfile(path):
-            return arrays.from_npz(filesystem, path)
+    if filesystem.isdir(path):
+        logs = _only(Folder(filesystem, path), run)
+    elif filesystem.isfile(path):
+        logs = arrays.from_npz(filesystem, path)
+    else:
         hint = catalog.hint(run_name(text))
         raise SourceNotFoundError(f"no replay logs at {path!r}: there is no such directory{hint}")
-    folder = Folder(filesystem, path)
+    logs.name = logs.name or run_name(logs.directory)
+    if isinstance(logs, RingLogs):
+        logs.partial = partial
+    elif partial:
+        raise ArgumentError("partial is of snapshots of a ring buffer, and these are arrays: leave it out")
+    return logs
+
+
+def _only(folder: Folder, run: int | None) -> Logs:
+    """Return what is recognised in a directory, or in that of the run in it, if it is one thing."""
     found = _recognised(folder, run)
     if not found and run is not None and folder.holds(str(run)):
         folder = folder.below(str(run))
@@ -73,13 +84,7 @@ def find(source: str | os.PathLike[str], run: int | None = None, *, partial: boo
         raise _nothing(folder)
     if len(found) > 1:
         raise folder.mixed((logs.layout, logs.directory) for logs in found)
-    logs = found[0]
-    logs.name = logs.name or run_name(logs.directory)
-    if isinstance(logs, RingLogs):
-        logs.partial = partial
-    elif partial:
-        raise ArgumentError("partial is of snapshots of a ring buffer, and these are arrays: leave it out")
-    return logs
+    return found[0]
 
 
 def _reach(text: str) -> tuple[AbstractFileSystem, str]:

@@ -561,11 +561,14 @@ def find(folder: Folder, run: int | None) -> Iterator[ArrayLogs]:
 
     Raises:
         ArgumentError: The directory is of another run.
-        LogError: A column is missing, there twice, damaged, or of another shape than it must be.
+        LogError: A column is missing, there twice, damaged, or of another shape than it must be; or snapshots
+            of a ring buffer are there, too.
     """
     stems = {name: stem for name in folder.files if (stem := _stem(name))}
     if "observation" not in map(_COLUMN_OF.get, stems.values()) or snapshots.is_split(folder):
         return
+    if others := snapshots.layouts_of(folder.files):
+        raise folder.mixed((layout, folder.path) for layout in (*others, "arrays"))
     folder.check_run(run)
     columns, done = {}, False
     for name, stem, column in _columns_of(stems, folder.path):

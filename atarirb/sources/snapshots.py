@@ -122,10 +122,9 @@ def find(folder: Folder, run: int | None) -> Iterator[SnapshotLogs]:
     if folder.holds("replay_logs"):
         places.append(folder.below("replay_logs"))
     seen = [
-        (place, layout, found)
+        (place, layout, _matches(layout, place.files))
         for place in places
-        for layout in LAYOUTS
-        if (found := _matches(layout, place.files))
+        for layout in layouts_of(place.files)
     ]
     if folder.name.isdecimal() and (found := _in_numbered(folder)):
         seen.append((folder, "d4rl-atari", found))
@@ -152,6 +151,11 @@ def _in_numbered(folder: Folder) -> dict[re.Match[str], int]:
             return {}
         found |= more
     return found
+
+
+def layouts_of(names: Mapping[str, int]) -> list[str]:
+    """Name the layouts that files in one directory, given their bytes, are of."""
+    return [layout for layout in LAYOUTS if _matches(layout, names)]
 
 
 def is_split(folder: Folder) -> bool:
