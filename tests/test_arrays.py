@@ -12,6 +12,8 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import atarirb
 from atarirb import sources
@@ -173,6 +175,32 @@ def test_parts_of_any_length_join(played, tmp_path, monkeypatch, rows, kept):
     np.testing.assert_array_equal(split * rows + row, np.arange(113))
 
 
+@given(data=st.data())
+@settings(max_examples=25)
+def test_any_episodes_in_any_parts(tmp_path_factory, data):
+    lengths = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=8))
+    codes = data.draw(st.lists(st.sampled_from([1, 2]), min_size=len(lengths), max_size=len(lengths)))
+    codes[-1] = data.draw(st.sampled_from([0, 1, 2]))
+    kept = data.draw(st.sampled_from([(), (2,), (1, 2)]))
+    played = play(list(zip(lengths, codes, strict=True)), shape=(2, 2))
+    final = played.final[np.isin(played.end[played.end > 0], kept)]
+    arrays = played.arrays | {"final_observation": final if kept else None}
+    out = tmp_path_factory.mktemp("any") / "out"
+    with mock.patch.object(module, "SPLIT_ROWS", data.draw(st.integers(1, 40))):
+        ingest_arrays(out, **arrays)
+    with atarirb.open(out, frame_stack=3, n_step=2) as reader:
+        batch = reader[:]
+        for step in range(len(played.end)):
+            want, valid = expected(played, step, stack=3, n_step=2, shown=kept)
+            np.testing.assert_array_equal(batch["observation"][step], want["observation"])
+            np.testing.assert_array_equal(batch["next"]["observation"][step], want["next_observation"])
+            assert bool(batch["next"]["terminated"][step]) == want["terminated"]
+            assert bool(batch["next"]["truncated"][step]) == want["truncated"]
+        assert reader.valid_steps == sum(
+            expected(played, step, stack=3, n_step=2, shown=kept)[1] for step in range(len(played.end))
+        )
+
+
 def test_without_truncated_ends_are_as_in_logs(played, tmp_path):
     arrays = played.arrays
     ends_by_terminal = Play(**{**vars(played), "end": (played.end > 0).astype(np.uint8)})
@@ -243,6 +271,17 @@ def test_what_is_sliced_is_read_a_bounded_number_of_rows_at_a_time(played, tmp_p
     arrays = {name: Counting(values) for name, values in played.arrays.items()}
     ingest_arrays(tmp_path / "out", **arrays, codec=codec)
     assert all(0 < values.most <= 200 for values in arrays.values())
+    check(tmp_path / "out", played, shown=(1, 2))
+
+
+def test_datasets_of_h5py_are_arrays(played, tmp_path, codec):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "play.h5", "w") as file:
+        arrays = {
+            name: file.create_dataset(name, data=values, chunks=True, compression="gzip")
+            for name, values in played.arrays.items()
+        }
+        ingest_arrays(tmp_path / "out", **arrays, codec=codec)
     check(tmp_path / "out", played, shown=(1, 2))
 
 
@@ -520,7 +559,8 @@ def test_a_damaged_npz_is_named(played, tmp_path, damage):
     if damage == "cut":
         data = data[: len(data) // 2]
     if damage == "flipped":
-        info = zipfile.ZipFile(path).getinfo("observation.npy")
+        with zipfile.ZipFile(path) as archive:
+            info = archive.getinfo("observation.npy")
         data[info.header_offset + 30 + len("observation.npy") + info.compress_size // 2] ^= 0x55
     path.write_bytes(b"no zip" if damage == "no zip" else data)
     with pytest.raises((LogError, IngestError), match=r"play.npz.*(damaged|cut)"):

@@ -169,7 +169,8 @@ def test_a_split_alone_is_read_if_the_run_is_said_to_go_on(tmp_path, layout, spl
         ingest(directory, tmp_path / "out")
     ingest(directory, tmp_path / "out", partial=True)
     start, stop, _ = window(name, split)
-    play = np.load(SAMPLES / name / "truth.npz")
+    with np.load(SAMPLES / name / "truth.npz") as file:
+        play = dict(file)
     inside = (play["add_id"] >= start) & (play["add_id"] < stop)
     with atarirb.open(tmp_path / "out") as reader:
         batch = reader[:]
@@ -208,6 +209,9 @@ def test_a_run_of_a_game_can_be_chosen_by_number(tmp_path):
     assert ingest(tmp_path / "Pong/4", tmp_path / "4", run=4).name == "Pong/4"
     with pytest.raises(SourceNotFoundError, match="it holds the runs 3, 4: name one of them"):
         ingest(tmp_path / "Pong", tmp_path / "out")
+    for run in (0, "4"):
+        with pytest.raises(ArgumentError, match="run is .*, expected an integer of 1 or more"):
+            ingest(tmp_path / "Pong", tmp_path / "out", run=run)
     with pytest.raises(ArgumentError, match=r"run is 5, but .*Pong/4 holds one run"):
         ingest(tmp_path / "Pong/4", tmp_path / "out", run=5)
 
@@ -399,6 +403,13 @@ def test_a_spoilt_torchrl_folder_fails_alone(tmp_path, spoil, words):
     with pytest.raises(IngestError, match=words) as caught:
         ingest(run, tmp_path / "out")
     assert set(caught.value.failures) == {2}
+
+
+def test_two_torchrl_folders_of_one_split_are_refused(tmp_path):
+    run = memmaps("Breakout/1", tmp_path / "Breakout" / "1")
+    shutil.copytree(run / "3", run / "03")
+    with pytest.raises(LogError, match="has two directories for split 3"):
+        ingest(run, tmp_path / "out")
 
 
 def test_a_torchrl_folder_that_changed_is_noticed(tmp_path):

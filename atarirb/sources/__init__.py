@@ -25,6 +25,7 @@ import pathlib
 from typing import TYPE_CHECKING
 
 from atarirb import catalog
+from atarirb.arguments import positive
 from atarirb.errors import ArgumentError, LogError, MissingPackageError, SourceNotFoundError
 from atarirb.sources import arrays, snapshots, torchrl
 from atarirb.sources.folder import Folder
@@ -58,6 +59,7 @@ def find(source: str | os.PathLike[str], run: int | None = None, *, partial: boo
         LogError: Files of several layouts stand together, or two are of the same column and split.
     """
     text = os.fspath(source)
+    run = None if run is None else positive("run", run)
     filesystem, path = _reach(text)
     if filesystem.isdir(path):
         logs = _only(Folder(filesystem, path), run)

@@ -18,7 +18,8 @@ truncated and not terminal: then there is one row for each of these, in their or
 terminal and truncated, it is terminal; but where the column is called ``done``, which many fill with either,
 it is truncated. The last row need not be an end: then its episode is cut there.
 
-Files named ``next_observation`` or ``next_observations`` are not read: what they hold is the next row.
+Files named ``next_observation`` or ``next_observations`` are not read: what they hold is the next row. Nor is
+a directory whose path ends in two numbers taken for arrays: it is a split in the layout of d4rl-atari.
 
 The arrays are given out in splits of `SPLIT_ROWS` rows, so that they can be copied in parallel, and what is
 done stays done; columns that can only be read from their beginning, as gzipped ones, are one split. Row r of
@@ -583,7 +584,7 @@ def from_npz(filesystem: AbstractFileSystem, path: str) -> ArrayLogs:
     Raises:
         LogError: It is none; or as of `find`.
     """
-    with filesystem.open(path, "rb") as file, _unzipping(path):
+    with _open_file(filesystem, path) as file, _unzipping(path):
         members = {info.filename: info for info in zipfile.ZipFile(file).infolist()}
     stems = {name: name.removesuffix(".npy") for name in members}
     columns, done = {}, False
@@ -598,10 +599,11 @@ def from_npz(filesystem: AbstractFileSystem, path: str) -> ArrayLogs:
 
 
 def _open_member(filesystem: AbstractFileSystem, path: str, name: str) -> _Member:
-    return _Member(filesystem.open(path, "rb"), path, name)
+    return _Member(_open_file(filesystem, path), path, name)
 
 
 def _open_file(filesystem: AbstractFileSystem, path: str) -> io.IOBase:
+    """Open a file: all that is not mapped is read through here."""
     return filesystem.open(path, "rb")
 
 
@@ -630,7 +632,7 @@ def _rows_of(folder: Folder, name: str) -> Rows:
     from fsspec.implementations.local import LocalFileSystem
 
     filesystem, path, size = folder.filesystem, folder.at(name), folder.files[name]
-    with filesystem.open(path, "rb") as file:
+    with _open_file(filesystem, path) as file:
         magic = file.read(len(MAGIC))
         if magic == MAGIC and isinstance(filesystem, LocalFileSystem):
             return _Mapped(name, path)

@@ -45,21 +45,26 @@ class TorchRLLogs(FileLogs):
 
     Args:
         folder: The run's directory.
-        splits: The numbers of the splits that are wanted of it.
+        splits: The directories of the splits that are wanted of it, by their names: numbers.
+
+    Raises:
+        LogError: Two directories are of the same split.
     """
 
     layout = "torchrl"
 
-    def __init__(self, folder: Folder, splits: list[int]):
+    def __init__(self, folder: Folder, splits: list[str]):
         files: dict[int, dict[str, str]] = {}
         sizes: dict[str, int] = {}
         for split in splits:
-            found = _listing(folder.below(str(split)))
+            found = _listing(folder.below(split))
             columns = {name: place for name, place in _PLACES.items() if place in found}
             for place in found:
                 if posixpath.dirname(place) == "data":
                     columns[posixpath.basename(place).removesuffix(_END)] = place
-            files[split] = {name: folder.at(f"{split}/{place}") for name, place in columns.items()}
+            if int(split) in files:
+                raise LogError(f"{folder.path} has two directories for split {int(split)}")
+            files[int(split)] = {name: folder.at(f"{split}/{place}") for name, place in columns.items()}
             sizes |= {folder.at(f"{split}/{place}"): found[place] for place in columns.values()}
         super().__init__(folder.filesystem, folder.path, files, sizes)
 
@@ -121,13 +126,14 @@ def find(folder: Folder, run: int | None) -> Iterator[TorchRLLogs]:
 
     Raises:
         ArgumentError: The directory is of another run.
+        LogError: Two directories are of the same split.
     """
     if _is_split(folder) and folder.name.isdecimal():
         folder.parent.check_run(run)
-        yield TorchRLLogs(folder.parent, [int(folder.name)])
+        yield TorchRLLogs(folder.parent, [folder.name])
     elif folder.numbered and _is_split(folder.below(folder.numbered[0])):
         folder.check_run(run)
-        yield TorchRLLogs(folder, [int(name) for name in folder.numbered])
+        yield TorchRLLogs(folder, folder.numbered)
 
 
 def _is_split(folder: Folder) -> bool:
