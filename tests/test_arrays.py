@@ -191,7 +191,7 @@ def test_any_episodes_in_any_parts(tmp_path_factory, data):
     with atarirb.open(out, frame_stack=3, n_step=2) as reader:
         batch = reader[:]
         for step in range(len(played.end)):
-            want, valid = expected(played, step, stack=3, n_step=2, shown=kept)
+            want, _ = expected(played, step, stack=3, n_step=2, shown=kept)
             np.testing.assert_array_equal(batch["observation"][step], want["observation"])
             np.testing.assert_array_equal(batch["next"]["observation"][step], want["next_observation"])
             assert bool(batch["next"]["terminated"][step]) == want["terminated"]
