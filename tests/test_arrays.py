@@ -239,6 +239,16 @@ def test_frames_are_kept_as_they_are(tmp_path, shape, dtype):
     np.testing.assert_array_equal(observation, played.observation)
 
 
+@pytest.mark.parametrize("order", ["<i2", ">i2"])
+def test_arrays_may_lie_in_memory_in_any_way(tmp_path, codec, order):
+    played = play(dtype=order)
+    arrays = {name: np.repeat(values, 2, axis=0)[::2] for name, values in played.arrays.items()}
+    for name in ("observation", "final_observation"):
+        arrays[name] = np.asfortranarray(arrays[name])
+    ingest_arrays(tmp_path / "out", **arrays, codec=codec)
+    check(tmp_path / "out", played, shown=(1, 2), final="stored")
+
+
 def test_an_episode_whose_beginning_is_lost(played, tmp_path):
     ingest_arrays(tmp_path / "out", **played.arrays, head="cut")
     with atarirb.open(tmp_path / "out", frame_stack=4) as reader:

@@ -76,9 +76,8 @@ class SnapshotLogs(FileLogs):
         self.layout = layout
         files: dict[int, dict[str, str]] = {}
         sizes: dict[str, int] = {}
-        self._around: dict[
-            int, tuple[str, str]
-        ] = {}  # what a file's path has before its column and behind it
+        # Of each split what its files' paths have before the column and behind it.
+        self._around: dict[int, tuple[str, str]] = {}
         for match, size in found.items():
             split, name = _run_and_split(match)[1], match["column"].removeprefix(_STORE)
             path = f"{directory.rstrip('/')}/{match.string}"
