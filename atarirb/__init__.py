@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from atarirb.verbs.download import download
     from atarirb.verbs.env import env
     from atarirb.verbs.ingest import ingest
+    from atarirb.verbs.ingest_arrays import ingest_arrays
     from atarirb.verbs.map import map
     from atarirb.verbs.preview import preview
     from atarirb.verbs.prune import prune
@@ -51,6 +52,7 @@ _HOMES = {
     "download": "verbs.download",
     "env": "verbs.env",
     "ingest": "verbs.ingest",
+    "ingest_arrays": "verbs.ingest_arrays",
     "map": "verbs.map",
     "mix": "mixture",
     "open": "reader",
@@ -78,6 +80,7 @@ __all__ = [
     "download",
     "env",
     "ingest",
+    "ingest_arrays",
     "map",
     "mix",
     "open",

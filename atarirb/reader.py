@@ -18,7 +18,7 @@ from atarirb.info import DatasetInfo, describe
 from atarirb.sampler import Options, Sampler, check_output, pack_options, unpack_options
 from atarirb.selection import Selection
 from atarirb.store.dataset import Dataset
-from atarirb.store.manifest import RECORDED
+from atarirb.store.manifest import TELL_TRUNCATION
 from atarirb.store.mapping import let_go
 
 
@@ -54,10 +54,10 @@ def open(  # the name in atarirb's namespace, as gzip.open
         windows: Transitions come with each frame once instead of as two stacks, for accelerators that are far
             away: see `atarirb.windows`. Slices stay as they are.
         time_limit: What the end of an episode of exactly 27,000 steps is. The logs have a terminal
-            there, though the game went on: "terminated" leaves it so; "truncated" makes it a cut. Recordings
-            know which it was, and are not changed.
+            there, though the game went on: "terminated" leaves it so; "truncated" makes it a cut. Recordings,
+            and arrays that were given with `truncated`, know which it was, and are not changed.
         final: The next observation at a terminal: "zeros", or "stored": the frame after the last
-            action, where the dataset has it. Logs never do, recordings mostly.
+            action, where the dataset has it. Logs never do, recordings mostly, arrays if they were given.
 
     Returns:
         A `Reader`, also a context manager.
@@ -111,7 +111,7 @@ class Reader(Sampler):
         self._index = EpisodeIndex.of(
             selected.episodes,
             time_limit_terminates=self._options.time_limit == "terminated"
-            or dataset.manifest.layout == RECORDED,
+            or dataset.manifest.layout in TELL_TRUNCATION,
             terminals_show_final=self._options.final == "stored",
         )
         let_go(dataset.episodes)  # it was read for the index, and may not be asked for again

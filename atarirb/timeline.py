@@ -254,7 +254,8 @@ def _place_uncounted(window: Window, previous: tuple[Window, int] | None, rows: 
 def _unknown_cursor(window: Window) -> LogError:
     return LogError(
         f"split {window.split} is the last one, and where its ring begins is not known: no add_count or "
-        f"invalid_range tells it, nor enough rows that the split before it has too; leave it out with splits="
+        f"invalid_range tells it, nor enough rows that the split before it has too; if the run went on after "
+        f"it, say partial=True (--partial), or leave it out with splits="
     )
 
 

@@ -458,7 +458,7 @@ def test_other_directories_are_other_sources(files, tmp_path):
     assert sources.find(truth.SAMPLES / "Pong/1").layout == "original"
     with pytest.raises(ArgumentError, match="episodes of run 1, not of run 7"):
         sources.find(files / "run_7")
-    with pytest.raises(SourceNotFoundError, match="no replay logs at"):
+    with pytest.raises(SourceNotFoundError, match="no episodes of RL Unplugged at"):
         sources.find(tmp_path / "run_1")
     with pytest.raises(SourceNotFoundError, match="expected files named run_1-00000-of-00050"):
         RldsLogs(sources.find(files)._filesystem, str(tmp_path / "nowhere"))

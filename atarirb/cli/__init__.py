@@ -61,8 +61,20 @@ def _parser() -> argparse.ArgumentParser:
         return verb
 
     ingest = add("ingest", _ingest, "Turn replay logs into a dataset.")
-    ingest.add_argument("source", help="a run's directory, or its replay_logs")
+    ingest.add_argument(
+        "source",
+        help="a run's directory, of the original logs or of a copy in another layout; a game's, with --run; "
+        "a directory of arrays (observation.npy, action.npy, reward.npy, terminal.npy), or an .npz of them",
+    )
     ingest.add_argument("out", help="the dataset's directory")
+    ingest.add_argument(
+        "--run", type=int, dest="run_number", metavar="N", help="which run, where several stand together"
+    )
+    ingest.add_argument(
+        "--partial",
+        action="store_true",
+        help="the run went on after the last split here (for copies without add_count)",
+    )
     ingest.add_argument("--splits", type=_splits, metavar="0-9,12", help="only these splits")
     ingest.add_argument("--workers", type=int, metavar="N", help="splits at a time (default: one per core)")
     ingest.add_argument(
@@ -174,7 +186,9 @@ def _ingest(options: argparse.Namespace) -> int:
         info = atarirb.ingest(
             options.source,
             options.out,
+            run=options.run_number,
             splits=options.splits,
+            partial=options.partial,
             **workers,
             codec=options.codec,
             name=options.name,

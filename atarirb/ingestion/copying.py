@@ -203,12 +203,13 @@ class Job:
 
     def _copy_finals(self, writer: Rows, on_bytes: Callable[[int], None], stopped: Stopper) -> None:
         """Copy the frames after the last steps of episodes behind those of all steps."""
+        dtype = self.survey.columns["observation"].dtype
         try:
             with self.logs.stream(self.portion.split, FINAL, on_bytes) as stream:
                 for first, rows in stream.chunks():
                     if stopped.is_set():
                         raise Stopped
-                    writer.write(rows, self.portion.steps + first)
+                    writer.write(np.ascontiguousarray(rows, dtype), self.portion.steps + first)
         except BaseException:
             writer.abandon()
             raise

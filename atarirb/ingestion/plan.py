@@ -86,14 +86,18 @@ def make_plan(logs: sources.Logs, wanted: Sequence[int], threads: int) -> Plan:
 
 def _in_order(surveys: Mapping[int, sources.Survey]) -> list[timeline.Portion]:
     """Plan splits whose rows are all steps, in the order of play."""
-    portions, first = [], 0
+    portions, first, before = [], 0, -1
     for split, survey in surveys.items():
+        head = survey.head
+        if head == "continues" and split != before + 1:  # the split that it goes on from is not here
+            head, first = "cut", first + 1
+        before = split
         stop = first + survey.rows
         portions.append(
             timeline.Portion(
                 split=split,
                 adds=(first, stop),
-                head=survey.head,
+                head=head,
                 steps=survey.rows,
                 segments=np.array([[0, 0, survey.rows]], np.int64),
                 padding=np.zeros((0, 2), np.int64),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import posixpath
+import io
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, cast
 
@@ -55,17 +55,15 @@ class FileLogs(RingLogs):
         Of a gzip stream its size and last 8 bytes, the checksum and length of what it holds. Of a
         file that came decompressed its size and time of change.
         """
-        marks = {}
-        for name, path in sorted(self._files[split].items()):
-            size = self._sizes[path]
-            with self._filesystem.open(path, "rb") as file:
-                if file.read(2) == GZIP_MAGIC:
-                    file.seek(max(0, size - 8))
-                    mark = file.read(8).hex()
-                else:
-                    mark = self._filesystem.modified(path).isoformat()
-            marks[name] = f"{size}:{mark}"
-        return marks
+        return {name: self._mark(path) for name, path in sorted(self._files[split].items())}
+
+    def _mark(self, path: str) -> str:
+        size = self._sizes[path]
+        with self._open(path) as file:
+            if file.read(2) == GZIP_MAGIC:
+                file.seek(max(0, size - 8))
+                return f"{size}:{file.read(8).hex()}"
+        return f"{size}:{self._filesystem.modified(path).isoformat()}"
 
     def stream(self, split: int, column: str, on_bytes: Callable[[int], None] | None = None) -> NpyStream:
         """Open a column of a split.
@@ -73,10 +71,18 @@ class FileLogs(RingLogs):
         Raises:
             LogError: The split has no such column, or the file cannot be read.
         """
+        path = self._path(split, column)
+        return NpyStream(self._open(path), self.file_name(split, column), on_bytes)
+
+    def _path(self, split: int, column: str) -> str:
         path = self._files[split].get(column)
         if path is None:
             raise LogError(
                 f"split {split} has no {self.file_name(split, column)} in {self.directory}; "
-                f"it has {', '.join(sorted(self._files[split]))}"
+                f"it has {', '.join(sorted(self._files[split])) or 'nothing'}"
             )
-        return NpyStream(self._filesystem.open(path, "rb"), posixpath.basename(path), on_bytes)
+        return path
+
+    def _open(self, path: str) -> io.IOBase:
+        """Open a file: all that is read of the source comes through here."""
+        return self._filesystem.open(path, "rb")

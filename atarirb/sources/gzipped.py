@@ -146,6 +146,41 @@ class NpyStream:
         self.close()
 
 
+class RawStream(NpyStream):
+    """The rows of one column whose file is their bytes alone, in C order.
+
+    Args:
+        raw: As of `NpyStream`.
+        name: Likewise.
+        shape: The array's shape.
+        dtype: The array's dtype.
+        spare: Rows that follow it in the file and are none of it.
+        on_bytes: As of `NpyStream`.
+    """
+
+    def __init__(
+        self,
+        raw: io.IOBase,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: np.dtype,
+        *,
+        spare: int = 0,
+        on_bytes: Callable[[int], None] | None = None,
+    ):
+        self.name = name
+        self.shape = shape
+        self.dtype = dtype
+        self._raw = raw
+        self._spare = spare
+        self._file = Counted(raw, on_bytes)
+
+    def _finish(self) -> None:
+        if self._spare:
+            self._fill(np.empty((self._spare, *self.shape[1:]), self.dtype), self.shape[0])
+        super()._finish()
+
+
 class Counted(io.RawIOBase):
     """A file that reports what is read from it and can show its first bytes beforehand."""
 

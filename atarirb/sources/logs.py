@@ -91,7 +91,7 @@ class Logs(abc.ABC):
         layout: The name of how they are laid out.
         directory: Where they are, for messages.
         splits: The numbers of the splits there are, rising.
-        name: The run's id, as ``"Pong/1"``, where it is not the end of the path; else None.
+        name: The run's id, as ``"Pong/1"``, where the layout tells it; None: it is the end of the path.
         ordered: Every row is a step and they are in the order of play; else splits are snapshots of a
             ring buffer, and the logs are a `RingLogs`.
     """
@@ -177,7 +177,11 @@ class RingLogs(Logs, timeline.Rows):
 
     Attributes:
         counted: The log counts its adds; then every split must.
+        partial: The run went on after the last split that is here. All but a run's last split were dumped
+            when the buffer was full, which tells where the ring begins if nothing else does.
     """
+
+    partial: bool = False
 
     def __init__(self, directory: str, files: Mapping[int, Mapping[str, str]]):
         self.directory = directory
@@ -217,7 +221,7 @@ class RingLogs(Logs, timeline.Rows):
                         f"{stream.name}: has {stream.shape[0]:,} rows, expected {capacity:,} "
                         f"as {self.file_name(split, COLUMNS[0])}"
                     )
-                _check_column(stream, name)
+                check_column(stream, name)
                 columns[name] = Column(shape=stream.shape[1:], dtype=stream.dtype.newbyteorder("="))
         if capacity == 0 or capacity >= 2**31:
             raise LogError(f"split {split} has {capacity:,} rows, expected 1 to 2**31 - 1")
@@ -253,13 +257,15 @@ class RingLogs(Logs, timeline.Rows):
 
         ``invalid_range`` has stack + horizon entries, the first of them at ``cursor - horizon``.
         """
+        full = split != self.splits[-1] or self.partial  # all files but a run's last were dumped at C-1
         if invalid is None:
-            return _DEFAULT_STACK, None if add_count is None else add_count % capacity
+            cursor = capacity - 1 if full else None
+            return _DEFAULT_STACK, cursor if add_count is None else add_count % capacity
         first = int(invalid[0]) % capacity
         if add_count is not None:
             cursor = add_count % capacity
-        elif split != self.splits[-1]:
-            cursor = capacity - 1  # where all files but the last were dumped
+        elif full:
+            cursor = capacity - 1
         else:
             horizon = self._horizon(capacity)
             if horizon is None and len(invalid) == _DEFAULT_STACK + 1:
@@ -352,7 +358,20 @@ class RingLogs(Logs, timeline.Rows):
                 yield first, rows, others
 
 
-def _check_column(stream: Stream, name: str) -> None:
+class Described(Protocol):
+    """What has a name, and rows of a shape and dtype."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+def check_column(stream: Described, name: str) -> None:
+    """Refuse a column that cannot be what its name says.
+
+    Raises:
+        LogError: It cannot.
+    """
     kinds = {"action": "iu", "reward": "f", "terminal": "iub"}
     if name in kinds and (len(stream.shape) != 1 or stream.dtype.kind not in kinds[name]):
         raise LogError(

@@ -78,11 +78,25 @@ from atarirb.sources.logs import FINAL, Column, Logs, Stream, Survey
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
+    from atarirb.sources.folder import Folder
+
 _FILE = re.compile(r"run_(?P<run>\d+)-(?P<shard>\d{5})-of-(?P<shards>\d{5})")
 _RUN = re.compile(r"run_(?P<run>\d+)")
 
 _FRAME = Column(shape=(84, 84), dtype=np.dtype(np.uint8))
 _CHUNK = CHUNK_BYTES // (84 * 84)
+
+
+def find(folder: Folder, run: int | None) -> Iterator[RldsLogs]:
+    """Recognise the episodes in a directory; yields the logs, if there are any, and raises as `RldsLogs`."""
+    if any(_FILE.fullmatch(name) for name in folder.files):
+        yield RldsLogs(folder.filesystem, folder.path, run)
+
+
+def names_run(path: str) -> bool:
+    """Tell whether a path is, by its name, a run's among several, or one of its files."""
+    name = posixpath.basename(path.rstrip("/"))
+    return bool(_RUN.fullmatch(name) or _FILE.fullmatch(name))
 
 
 class RldsLogs(Logs):

@@ -70,6 +70,8 @@ COLUMNS = {
 
 #: The layout of what was recorded and is in no log.
 RECORDED = "recording"
+#: The layouts that tell a truncated episode from one that is over, also at the 27,000-step cap.
+TELL_TRUNCATION = (RECORDED, "arrays, truncated")
 
 #: What ``terminal`` is where an episode was truncated.
 TRUNCATED = 2

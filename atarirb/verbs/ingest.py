@@ -29,7 +29,9 @@ def ingest(
     source: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
+    run: int | None = None,
     splits: Iterable[int] | None = None,
+    partial: bool = False,
     workers: int | None = None,
     executor: Executor | None = None,
     codec: str = codecs.DEFAULT,
@@ -38,19 +40,28 @@ def ingest(
 ) -> DatasetInfo:
     """Turn replay logs into a dataset.
 
+    They may be laid out as in the public bucket or as one of the copies that people keep, or be plain arrays
+    in files: `atarirb.sources` lists the layouts. Which one it is is seen by looking.
+
     An interrupted ingest goes on by the same call. Splits that are already in the dataset stay, and
     are not read again unless their source files changed; so `splits` can be added bit by bit.
 
     Args:
-        source: The run's directory or its ``replay_logs``; of RL Unplugged's episodes ``<Game>/run_<r>``.
+        source: The run's directory or its ``replay_logs``; a game's, where `run` chooses; an ``.npz``; or of
+            RL Unplugged's episodes ``<Game>/run_<r>``.
         out: The dataset's directory; made if need be.
+        run: The number of the run, where several stand together.
         splits: Numbers of the splits wanted; None for all.
+        partial: The run went on after the last split that is here. A run's last split may begin anywhere in
+            its ring buffer, and in a copy without ``add_count`` nothing may tell where; all others were
+            written when the buffer was full.
         workers: Splits copied at a time; None for one per core.
         executor: Who copies them instead of threads of this process: a `concurrent.futures.Executor`, as a
             `ProcessPoolExecutor`, or ``client.get_executor()`` of a Dask cluster. Its workers must see
             `source` and `out` under the same paths.
         codec: How frames are kept.
-        name: The run's id, as ``"Pong/1"``; by default the last two parts of the source's path.
+        name: The run's id, as ``"Pong/1"``; by default as the layout tells: mostly the last two parts of the
+            run's path.
         progress: Show bytes, rate and time left on stderr, if that is a terminal.
 
     Returns:
@@ -63,13 +74,38 @@ def ingest(
         DiskSpaceError: The disk has too little room; nothing was written.
         ExecutorError: In an IngestError's `failures`: the worker of a split died, or does not see `out`.
         BusyError: Another process is writing this dataset.
-        ArgumentError: An unknown split or codec, or `out` holds another dataset.
+        ArgumentError: An unknown split or codec, several runs of which none is chosen, or `out` holds
+            another dataset.
+        LogError: The source's files contradict each other by their names alone.
     """
+    logs = sources.find(source, run, partial=partial)
+    return ingest_logs(
+        logs,
+        out,
+        name=name or logs.name or sources.run_name(source),
+        splits=splits,
+        workers=workers,
+        executor=executor,
+        codec=codec,
+        progress=progress,
+    )
+
+
+def ingest_logs(
+    logs: sources.Logs,
+    out: str | os.PathLike[str],
+    *,
+    name: str,
+    splits: Iterable[int] | None = None,
+    workers: int | None = None,
+    executor: Executor | None = None,
+    codec: str = codecs.DEFAULT,
+    progress: bool = False,
+) -> DatasetInfo:
+    """Turn steps from any source into a dataset: see `ingest`."""
     threads = cores() if workers is None else positive("workers", workers)
     jobs.check_executor(executor, workers)
     kind = codecs.codec(codec)
-    logs = sources.find(source)
-    name = name or logs.name or sources.run_name(source)
     directory = pathlib.Path(out)
     wanted = wanted_splits(logs, splits)
     with building.exclusive(directory) as work:
