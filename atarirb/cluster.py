@@ -84,13 +84,16 @@ def _local(distributed: Any, count: int, stack: contextlib.ExitStack) -> Client:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Have nothing logged of what Dask does: what fails is told by an error."""
-    logger = logging.getLogger("distributed")
-    before = logger.propagate, logger.handlers
-    logger.propagate, logger.handlers = False, [logging.NullHandler()]
+    names = ("distributed", "distributed.client")  # what is logged elsewhere comes to the first
+    loggers = [logging.getLogger(name) for name in names]
+    before = [(logger.propagate, logger.handlers) for logger in loggers]
+    for logger in loggers:
+        logger.propagate, logger.handlers = False, [logging.NullHandler()]
     try:
         yield
     finally:
-        logger.propagate, logger.handlers = before
+        for logger, (propagate, handlers) in zip(loggers, before, strict=True):
+            logger.propagate, logger.handlers = propagate, handlers
 
 
 def _remote(distributed: Any, address: str, stack: contextlib.ExitStack) -> Client:

@@ -5,6 +5,7 @@ import contextlib
 import functools
 import hashlib
 import io
+import json
 import logging
 import multiprocessing
 import os
@@ -475,6 +476,49 @@ def test_dask_gives_up_on_a_split_that_kills_its_workers(log, expected, codec, t
                 future.result()
     atarirb.ingest(log, out, codec=codec)
     assert digest(out) == digest(expected)
+
+
+def test_a_scheduler_that_dies_is_told_and_finished_shards_are_kept(log, expected, codec, tmp_path):
+    folder, out, file = tmp_path / "gate", tmp_path / "out", tmp_path / "scheduler.json"
+    folder.mkdir()
+    common = ["--scheduler-file", str(file), "--dashboard-address", "127.0.0.1:0"]
+    with contextlib.ExitStack() as stack:
+        scheduler, _ = (
+            stack.enter_context(
+                killed([sys.executable, "-m", f"distributed.cli.dask_{name}", *common, *more], tmp_path)
+            )
+            for name, more in [
+                ("scheduler", ["--host", "127.0.0.1", "--port", "0"]),
+                ("worker", ["--nthreads", "2", "--no-nanny"]),
+            ]
+        )
+        address = wait_for(lambda: address_in(file))
+        with cluster.connected(address) as executor, in_thread() as thread:
+            executor._client.run(gate, folder, 2)
+            future = thread.submit(atarirb.ingest, log, out, codec=codec, executor=executor)
+            waiting_process(folder)
+            wait_for(lambda: len(shards_in(out)) == SPLITS - 1)
+            scheduler.kill()
+            with pytest.raises(IngestError, match="split 2: the executor's worker failed.*CancelledError"):
+                future.result()
+    atarirb.ingest(log, out, codec=codec)
+    assert digest(out) == digest(expected)
+
+
+def address_in(file):
+    with contextlib.suppress(OSError, ValueError):  # it is not there yet, or not whole
+        return json.loads(file.read_text())["address"]
+
+
+@contextlib.contextmanager
+def killed(command, folder):
+    """Run a command that is killed at the end."""
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
+    with subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.DEVNULL) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 class Twice(concurrent.futures.Executor):
