@@ -103,6 +103,8 @@ class TorchRLLogs(FileLogs):
                 entry = json.loads(opened.read(_MOST_META))[file.removesuffix(_END)]
             shape = tuple(int(side) for side in entry["shape"])
             dtype = np.dtype(entry["dtype"].removeprefix("torch."))
+            if dtype.isbuiltin != 1:  # other packages register more, by names that torch has, too
+                raise TypeError(f"{entry['dtype']} is none of NumPy's dtypes")
         except FileNotFoundError:
             raise LogError(f"there is no {meta} in {self.directory}, which describes {name}") from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
