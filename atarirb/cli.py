@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
         return verb
 
     ingest = add("ingest", _ingest, "Turn replay logs into a dataset.")
-    ingest.add_argument("source", help="a run's directory, or its replay_logs")
+    ingest.add_argument("source", help="a run's directory, or its replay_logs; or a URI, as gs://...")
     ingest.add_argument("out", help="the dataset's directory")
     ingest.add_argument("--splits", type=_splits, metavar="0-9,12", help="only these splits")
     ingest.add_argument("--workers", type=int, metavar="N", help="splits at a time (default: one per core)")
@@ -68,6 +68,9 @@ def _parser() -> argparse.ArgumentParser:
         "--codec", default="packed", choices=("packed", "raw"), help="how frames are kept (default: packed)"
     )
     ingest.add_argument("--name", help="the run's id (default: from the source's path)")
+    ingest.add_argument(
+        "--keep-source", metavar="DIR", help="keep the files of a remote source there, as they came"
+    )
     ingest.set_defaults(when_interrupted="; the same command goes on from here")
 
     record = add("record", _record, "Play a game and record it, as a dataset or as replay logs.")
@@ -162,6 +165,7 @@ def _ingest(options: argparse.Namespace) -> int:
         workers=options.workers,
         codec=options.codec,
         name=options.name,
+        keep_source=options.keep_source,
         progress=not options.quiet,
     )
     _print(options, info)

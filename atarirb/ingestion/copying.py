@@ -19,6 +19,7 @@ from atarirb.ingestion.plan import Plan
 from atarirb.jobs import Stopped
 from atarirb.sources import COLUMNS as SOURCE_COLUMNS
 from atarirb.sources import FINAL
+from atarirb.sources.failures import stopped_by
 from atarirb.store import building, shards
 from atarirb.store import manifest as store
 from atarirb.store.npy import header
@@ -90,6 +91,11 @@ class Job:
 
     def run(self, on_bytes: Callable[[int], None], stopped: threading.Event) -> None:
         """Copy all columns, and give the shard its name when it is whole and on the disk."""
+        with stopped_by(stopped):
+            self._run(on_bytes, stopped)
+        self.logs.release(self.portion.split)
+
+    def _run(self, on_bytes: Callable[[int], None], stopped: threading.Event) -> None:
         portion, steps = self.portion, self.portion.steps
         shard = shards.ShardWriter(self.work, self.directory, portion.split)
         copy = functools.partial(self._copy, on_bytes=on_bytes, stopped=stopped)

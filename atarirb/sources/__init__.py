@@ -6,7 +6,8 @@ import os
 import pathlib
 
 from atarirb import catalog
-from atarirb.errors import ArgumentError, MissingPackageError, SourceNotFoundError
+from atarirb.errors import SourceNotFoundError
+from atarirb.sources import failures, stores
 from atarirb.sources.logs import COLUMNS, FINAL, Column, Logs, RingLogs, Survey
 from atarirb.sources.original import OriginalLogs
 
@@ -18,26 +19,15 @@ def find(source: str | os.PathLike[str]) -> Logs:
 
     Raises:
         SourceNotFoundError: There are none; the message says what was expected.
+        SourceDeniedError: The store refuses to show them.
+        TransferError: The store cannot be reached.
         MissingPackageError: A package is needed to reach such a URI.
         ArgumentError: No file system is known for the URI.
     """
-    from fsspec.core import url_to_fs
-    from fsspec.implementations.local import LocalFileSystem
-
     text = os.fspath(source)
-    if "://" in text:
-        try:
-            filesystem, path = url_to_fs(text)
-        except ImportError as error:
-            if text.startswith(("gs://", "gcs://")):
-                raise MissingPackageError.needed("gcsfs", purpose=text, extra="gcs") from error
-            raise MissingPackageError(f"{text}: {error}") from error
-        except ValueError as error:
-            raise ArgumentError(f"{text}: {error}") from error
-    else:  # a plain path may hold any character, also those that mean something in a URI
-        filesystem, path = LocalFileSystem(), os.path.abspath(text)
     try:
-        return OriginalLogs(filesystem, path)
+        filesystem, path = stores.locate(text)
+        return failures.patiently(lambda: OriginalLogs(filesystem, path), text)
     except SourceNotFoundError as error:
         if "no such directory" in str(error):
             raise SourceNotFoundError(f"{error}{catalog.hint(run_name(text))}") from None
