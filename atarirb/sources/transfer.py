@@ -370,10 +370,12 @@ class Transfer:
             try:
                 data = self._take(check)
             except Exception as error:
-                self.close()
-                self._next = self.at
                 if isinstance(error, (AtarirbError, Stopped)):
+                    self.close()
                     raise
+                if self._pieces:
+                    _, call_off = self._pieces.popleft()
+                    call_off()
                 self._tries += 1
                 wait(error, self._tries, where(self._filesystem, self._path), check)
                 continue
@@ -416,29 +418,35 @@ class Transfer:
 
     def _top_up(self, check: Callable[[], None]) -> None:
         """Have the next pieces fetched, as far as there is more to come and others leave room."""
-        while len(self._pieces) < _AHEAD:
-            if self._pieces:
-                end = self._end
-                if end is None or self._pieces[0][0].whole or self._next >= min(end, self._stop or end):
-                    return
-                if not _slots.acquire(blocking=False):
-                    return
-            else:
-                while not _slots.acquire(timeout=_POLL):
-                    check()
-            size = self._end
-            length = HEAD_BYTES if not self._next else max(LEAST_BYTES, min(MOST_BYTES, (size or 0) // PARTS))
-            stop = self._next + length
-            for bound in (size, self._stop):
-                if bound is not None and bound > self._next:
-                    stop = min(stop, bound)
-            piece = Piece(self._next, stop)
-            try:
-                self._pieces.append((piece, _begin(self._filesystem, self._path, piece)))
-            except BaseException:
-                _slots.release()
-                raise
+        if not self._pieces:
+            self._next = self.at
+        if not self._pieces or self._pieces[0][0].first > self.at:  # what a piece that failed still lacked
+            while not _slots.acquire(timeout=_POLL):
+                check()
+            stop = self._pieces[0][0].first if self._pieces else self._stop_of(self.at)
+            self._pieces.appendleft(self._begun(self.at, stop))
+            self._next = max(self._next, stop)
+        while len(self._pieces) < _AHEAD and self._end is not None and not self._pieces[0][0].whole:
+            if self._next >= min(self._end, self._stop or self._end) or not _slots.acquire(blocking=False):
+                return
+            stop = self._stop_of(self._next)
+            self._pieces.append(self._begun(self._next, stop))
             self._next = stop
+
+    def _stop_of(self, first: int) -> int:
+        size = self._end
+        length = max(LEAST_BYTES, min(MOST_BYTES, (size or 0) // PARTS)) if first else HEAD_BYTES
+        bounds = [bound for bound in (size, self._stop) if bound is not None and bound > first]
+        return min([first + length, *bounds])
+
+    def _begun(self, first: int, stop: int) -> tuple[Piece, Callable[[], object]]:
+        """Have a piece fetched, for which there is a slot."""
+        piece = Piece(first, stop)
+        try:
+            return piece, _begin(self._filesystem, self._path, piece)
+        except BaseException:
+            _slots.release()
+            raise
 
     def close(self) -> None:
         """Call off what is on its way; `take` would begin it anew."""
