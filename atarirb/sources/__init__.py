@@ -7,7 +7,7 @@ import pathlib
 
 from atarirb import catalog
 from atarirb.errors import SourceNotFoundError
-from atarirb.sources import failures, stores
+from atarirb.sources import failures, stores, transfer
 from atarirb.sources.logs import COLUMNS, FINAL, Column, Logs, RingLogs, Survey
 from atarirb.sources.original import OriginalLogs
 
@@ -27,6 +27,8 @@ def find(source: str | os.PathLike[str]) -> Logs:
     text = os.fspath(source)
     try:
         filesystem, path = stores.locate(text)
+        if transfer.is_local(filesystem):
+            return OriginalLogs(filesystem, path)
         return failures.patiently(lambda: OriginalLogs(filesystem, path), text)
     except SourceNotFoundError as error:
         if "no such directory" in str(error):

@@ -72,8 +72,7 @@ def patiently(call: Callable[[], _Answer], name: str, tries: int = 3) -> _Answer
     check = checking()
     for count in range(1, tries + 1):
         try:
-            with quiet():
-                return call()
+            return call()
         except (AtarirbError, Stopped):
             raise
         except Exception as error:
@@ -122,6 +121,8 @@ def pause(seconds: float, check: Callable[[], None]) -> None:
 def status(error: BaseException) -> int | None:
     """Find the HTTP status that an error of some library tells of, if any."""
     for found in _chain(error):
+        if type(found).__module__ == "aiohttp.http_exceptions":
+            continue  # an answer that broke off: its "code" is no server's
         response = getattr(found, "response", None)
         if isinstance(response, dict):  # botocore's
             response = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
@@ -194,14 +195,3 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 def _spell(error: BaseException) -> str:
     """Say what an error says, in one line, or its kind if that is nothing."""
     return " ".join(str(error).split())[:300] or type(error).__name__
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Keep libraries from logging what they raise, which we tell in our own words."""
-    logger = logging.getLogger("gcsfs")
-    before, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = before

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from gcsfs.core import GCSFileSystem
 
-from atarirb.sources.transfer import Piece, fetch_by_http, range_header
+from atarirb.sources.transfer import Piece, fetch_by_http, range_header, unhurried
 
 
 class Bucket(GCSFileSystem):
@@ -25,6 +25,10 @@ class Bucket(GCSFileSystem):
         # An object that is kept gzipped comes as it is kept: its size and checksums are of that.
         headers = self._get_headers({**range_header(piece), "Accept-Encoding": "gzip"})
         async with session.get(
-            self.url(path), params=self._get_params({}), headers=headers, auto_decompress=False
+            self.url(path),
+            params=self._get_params({}),
+            headers=headers,
+            auto_decompress=False,
+            timeout=unhurried(),
         ) as answer:
             await fetch_by_http(answer, piece)

@@ -31,6 +31,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from atarirb.errors import SourceChangedError, TransferError
+from atarirb.sources.failures import checking
 from atarirb.sources.transfer import HEAD_BYTES, Sums, Transfer, Version, fetch, open_file, where
 
 if TYPE_CHECKING:
@@ -95,22 +96,22 @@ class Spool:
         """Remove what came of a split, unless it shall be kept; its readers read on."""
         with self._lock:
             for path in self._splits.pop(split, []):
-                del self._files[path]
+                self._files.pop(path).call_off()
         if self.keep is None:
             shutil.rmtree(self._of(split), ignore_errors=True)
-            self.tidy()
 
     def tidy(self) -> None:
-        """Remove directories in which nothing is."""
+        """Leave off fetching, and remove directories in which nothing is."""
+        for file in list(self._files.values()):
+            file.call_off()
         for directory in [*self._directory.glob("*"), self._directory]:
             with contextlib.suppress(OSError):
                 directory.rmdir()
 
     def remove(self) -> None:
-        """Remove all that shall not be kept."""
-        with self._lock:
-            self._files.clear()
-            self._splits.clear()
+        """Remove all that shall not be kept, and what came in part."""
+        for file in list(self._files.values()):
+            file.call_off(forget=True)
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def _of(self, split: int) -> pathlib.Path:
@@ -163,24 +164,24 @@ class _File:
                     reader.close()
                     return open_file(self._filesystem, self._path)
                 if not self._extent and not self._whole:
-                    self.more()  # what is wrong with it is told when it is opened
+                    self.more(reader.check)  # what is wrong with it is told when it is opened
             except BaseException:
                 reader.close()
                 raise
             return reader
 
     def close(self) -> None:
-        """Count a reader off; with the last one, leave off fetching."""
+        """Count a reader off; what is on its way then is for the next one."""
         with self.lock:
             self._readers -= 1
             if not self._readers:
                 self._end()
 
-    def read(self, at: int, buffer: memoryview) -> int:
+    def read(self, at: int, buffer: memoryview, check: Callable[[], None]) -> int:
         """Read bytes, and have them fetched if they are not there yet."""
         with self.lock:
             while at == self._extent and not self._whole:
-                self.more()
+                self.more(check)
             if at > self._extent and not self._whole:  # far ahead: the end, of which a fingerprint is made
                 stop = min(at + len(buffer), self.size(at + len(buffer)))
                 data, _ = (
@@ -195,11 +196,11 @@ class _File:
         size = self.version.size if self.version else None
         return otherwise if size is None else size
 
-    def more(self) -> None:
+    def more(self, check: Callable[[], None]) -> None:
         """Fetch more and keep it; what is wrong with all of it is found out at its end."""
         if self._transfer is None:
             self._transfer = Transfer(self._filesystem, self._path, first=self._extent, version=self.version)
-        data = self._transfer.take()
+        data = self._transfer.take(check)
         if self.version is None:
             assert self._transfer.version is not None
             self.version = self._transfer.version
@@ -248,7 +249,7 @@ class _File:
             return False
         size = os.fstat(descriptor).st_size
         self.version, noted = None, self._noted()
-        head, version = fetch(self._filesystem, self._path, 0, HEAD_BYTES)
+        _, version = fetch(self._filesystem, self._path, 0, 1)
         good = version.size in (None, size)
         if good and noted is not None:
             good = noted.same(version)
@@ -258,10 +259,8 @@ class _File:
                 good = not self._fault(descriptor, sums)
             else:
                 first = max(0, size - HEAD_BYTES)
-                tail, _ = fetch(self._filesystem, self._path, first, size, version) if size else (b"", None)
-                good = os.pread(descriptor, len(head) + 1, 0)[: len(head)] == head and tail == os.pread(
-                    descriptor, HEAD_BYTES, first
-                )
+                tail, _ = fetch(self._filesystem, self._path, first, size, version)
+                good = tail == os.pread(descriptor, HEAD_BYTES, first)
         if not good:
             os.close(descriptor)
             self._place.unlink()
@@ -315,11 +314,18 @@ class _File:
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
 
+    def call_off(self, *, forget: bool = False) -> None:
+        """Leave off fetching; forget what came in part, if it shall not be gone on with."""
+        with self.lock:
+            if self._transfer is not None:
+                self._transfer.close()
+                self._transfer = None
+            if forget and not self._whole:
+                for path in (self._partial, self._record):
+                    path.unlink(missing_ok=True)
+
     def _end(self) -> None:
         owned = self._descriptor >= 0
-        if self._transfer is not None:
-            self._transfer.close()
-            self._transfer = None
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -333,6 +339,7 @@ class _Reader(io.RawIOBase):
 
     def __init__(self, file: _File):
         self._file, self._at = file, 0
+        self.check = checking()
 
     @property
     def version(self) -> Version:
@@ -355,7 +362,7 @@ class _Reader(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: memoryview) -> int:
-        count = self._file.read(self._at, memoryview(buffer).cast("B"))
+        count = self._file.read(self._at, memoryview(buffer).cast("B"), self.check)
         self._at += count
         return count
 

@@ -11,7 +11,7 @@ from atarirb.sources import failures, transfer
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-_GCS, _WEB = ("gs://", "gcs://"), ("http://", "https://")
+_GCS, _WEB, _S3 = ("gs://", "gcs://"), ("http://", "https://"), ("s3://", "s3a://")
 
 
 def locate(source: str) -> tuple[AbstractFileSystem, str]:
@@ -37,12 +37,17 @@ def locate(source: str) -> tuple[AbstractFileSystem, str]:
             return _bucket(source)
         if source.startswith(_WEB):
             return _site(source)
-        filesystem, path = url_to_fs(source)
+        if source.startswith(_S3):
+            from atarirb.sources.s3 import Store
+
+            filesystem, path = Store(), Store._strip_protocol(source)
+        else:
+            filesystem, path = url_to_fs(source)
     except ImportError as error:
         for schemes, package, extra in (
             (_GCS, "gcsfs", "gcs"),
             (_WEB, "aiohttp", "http"),
-            (("s3://",), "s3fs", "s3"),
+            (_S3, "s3fs", "s3"),
         ):
             if source.startswith(schemes):
                 raise MissingPackageError.needed(package, purpose=source, extra=extra) from error
@@ -67,8 +72,7 @@ def _bucket(source: str) -> tuple[AbstractFileSystem, str]:
     except SourceDeniedError:
         if configured:
             raise
-        with failures.quiet():
-            filesystem = Bucket()
+        filesystem = Bucket()
         if filesystem.credentials.credentials is None:  # it finds none
             raise
         _reach(filesystem, path, source)

@@ -187,7 +187,6 @@ class Piece:
 
     def take(self, check: Callable[[], None]) -> bytes:
         """Wait for bytes, and return all that are there; none at the end."""
-        self._latest = max(self._latest, time.monotonic() - STALLED / 2)  # what the reader took is not its
         while True:
             with self._changed:
                 if not self._chunks and not self._ended:
@@ -195,7 +194,7 @@ class Piece:
                 if self._chunks:
                     data = b"".join(self._chunks)
                     self._chunks.clear()
-                    self._held = 0
+                    self._held, self._latest = 0, time.monotonic()
                     return data
                 if self._ended:
                     if self._error is not None:
@@ -245,6 +244,13 @@ async def fetch_by_http(answer: Any, piece: Piece) -> None:
                 await piece.room()
 
 
+def unhurried() -> Any:
+    """Return aiohttp's time limits for an answer: it may take long, but not keep silent for long."""
+    import aiohttp
+
+    return aiohttp.ClientTimeout(total=None, sock_connect=STALLED / 2, sock_read=STALLED)
+
+
 def range_header(piece: Piece) -> dict[str, str]:
     """Return the header that asks for a range."""
     return {"Range": f"bytes={piece.first}-{piece.stop - 1}"}
@@ -291,10 +297,11 @@ def _begin(filesystem: AbstractFileSystem, path: str, piece: Piece) -> Callable[
                     raise
             else:
                 piece.end()
-            finally:
-                _slots.release()
 
-        return asyncio.run_coroutine_threadsafe(run(), filesystem.loop).cancel
+        future = asyncio.run_coroutine_threadsafe(run(), filesystem.loop)
+        # Not when the coroutine ends: one that is called off early never begins.
+        future.add_done_callback(lambda _: _slots.release())
+        return future.cancel
 
     def call() -> None:
         try:
@@ -337,14 +344,16 @@ class Transfer:
     ):
         self.version, self.at = version, first
         self._filesystem, self._path, self._stop = filesystem, path, stop
-        self._check = checking()
         self._next = first
         self._pieces: collections.deque[tuple[Piece, Callable[[], object]]] = collections.deque()
         self._tries = 0
         self._over = False
 
-    def take(self) -> bytes:
+    def take(self, check: Callable[[], None]) -> bytes:
         """Wait for bytes and return those that are there; none at the end.
+
+        Args:
+            check: Called now and then; may raise, to leave off.
 
         Raises:
             SourceChangedError: There is another object now.
@@ -354,28 +363,30 @@ class Transfer:
         """
         while not self._over:
             try:
-                data = self._take()
+                data = self._take(check)
             except Exception as error:
-                self.close()
-                self._next = self.at
                 if isinstance(error, (AtarirbError, Stopped)):
+                    self.close()
                     raise
+                if self._pieces:
+                    _, call_off = self._pieces.popleft()
+                    call_off()
                 self._tries += 1
-                wait(error, self._tries, where(self._filesystem, self._path), self._check)
+                wait(error, self._tries, where(self._filesystem, self._path), check)
                 continue
             if data:
                 self._tries = 0
                 return data
         return b""
 
-    def _take(self) -> bytes:
+    def _take(self, check: Callable[[], None]) -> bytes:
         """Take bytes from the first piece; none when it is over."""
         if not self._pieces and self._end is not None and self.at >= self._end:
             self._over = True
             return b""
-        self._top_up()
+        self._top_up(check)
         piece, _ = self._pieces[0]
-        data = piece.take(self._check)
+        data = piece.take(check)
         if piece.version is not None:
             if self.version is None:
                 self.version = piece.version
@@ -400,31 +411,37 @@ class Transfer:
     def _end(self) -> int | None:
         return self.version.size if self.version else None
 
-    def _top_up(self) -> None:
+    def _top_up(self, check: Callable[[], None]) -> None:
         """Have the next pieces fetched, as far as there is more to come and others leave room."""
-        while len(self._pieces) < _AHEAD:
-            if self._pieces:
-                end = self._end
-                if end is None or self._pieces[0][0].whole or self._next >= min(end, self._stop or end):
-                    return
-                if not _slots.acquire(blocking=False):
-                    return
-            else:
-                while not _slots.acquire(timeout=_POLL):
-                    self._check()
-            size = self._end
-            length = HEAD_BYTES if not self._next else max(LEAST_BYTES, min(MOST_BYTES, (size or 0) // PARTS))
-            stop = self._next + length
-            for bound in (size, self._stop):
-                if bound is not None and bound > self._next:
-                    stop = min(stop, bound)
-            piece = Piece(self._next, stop)
-            try:
-                self._pieces.append((piece, _begin(self._filesystem, self._path, piece)))
-            except BaseException:
-                _slots.release()
-                raise
+        if not self._pieces:
+            self._next = self.at
+        if not self._pieces or self._pieces[0][0].first > self.at:  # what a piece that failed still lacked
+            while not _slots.acquire(timeout=_POLL):
+                check()
+            stop = self._pieces[0][0].first if self._pieces else self._stop_of(self.at)
+            self._pieces.appendleft(self._begun(self.at, stop))
+            self._next = max(self._next, stop)
+        while len(self._pieces) < _AHEAD and self._end is not None and not self._pieces[0][0].whole:
+            if self._next >= min(self._end, self._stop or self._end) or not _slots.acquire(blocking=False):
+                return
+            stop = self._stop_of(self._next)
+            self._pieces.append(self._begun(self._next, stop))
             self._next = stop
+
+    def _stop_of(self, first: int) -> int:
+        size = self._end
+        length = max(LEAST_BYTES, min(MOST_BYTES, (size or 0) // PARTS)) if first else HEAD_BYTES
+        bounds = [bound for bound in (size, self._stop) if bound is not None and bound > first]
+        return min([first + length, *bounds])
+
+    def _begun(self, first: int, stop: int) -> tuple[Piece, Callable[[], object]]:
+        """Have a piece fetched, for which there is a slot."""
+        piece = Piece(first, stop)
+        try:
+            return piece, _begin(self._filesystem, self._path, piece)
+        except BaseException:
+            _slots.release()
+            raise
 
     def close(self) -> None:
         """Call off what is on its way; `take` would begin it anew."""
@@ -489,8 +506,10 @@ def fetch(
 ) -> tuple[bytes, Version]:
     """Fetch a few bytes of an object, and learn its version; raises as `Transfer.take`."""
     transfer = Transfer(filesystem, path, first=first, stop=stop, version=version)
-    data = b"".join(iter(transfer.take, b""))
-    transfer.close()
+    try:
+        data = b"".join(iter(functools.partial(transfer.take, checking()), b""))
+    finally:
+        transfer.close()
     assert transfer.version is not None
     return data, transfer.version
 
@@ -500,7 +519,7 @@ class _RemoteFile(io.RawIOBase):
 
     def __init__(self, filesystem: AbstractFileSystem, path: str):
         self._filesystem, self._path = filesystem, path
-        self._transfer = Transfer(filesystem, path)
+        self._transfer, self._check = Transfer(filesystem, path), checking()
         self._sums: Sums | None = None
         self._rest = memoryview(b"")
         self._fill()  # what is wrong with it is told when it is opened
@@ -540,7 +559,7 @@ class _RemoteFile(io.RawIOBase):
         return count
 
     def _fill(self) -> None:
-        at, data = self._transfer.at, self._transfer.take()
+        at, data = self._transfer.at, self._transfer.take(self._check)
         if not at:
             self._sums = Sums(self.version)
         if self._sums:

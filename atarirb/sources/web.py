@@ -15,7 +15,7 @@ from fsspec.asyn import sync_wrapper
 from fsspec.implementations.http import HTTPFileSystem
 
 from atarirb.sources.failures import Refused
-from atarirb.sources.transfer import Piece, fetch_by_http, range_header
+from atarirb.sources.transfer import Piece, fetch_by_http, range_header, unhurried
 
 _PLAIN = {"Accept-Encoding": "identity"}
 _AT_A_TIME = 16
@@ -35,7 +35,7 @@ class Site(HTTPFileSystem):
 
     async def _get(self, path: str, headers: dict[str, str], method: str = "GET") -> Any:
         session = await self.set_session()
-        options = dict(self.kwargs)
+        options = {"timeout": unhurried(), **self.kwargs}
         headers = {**options.pop("headers", {}), **_PLAIN, **headers}
         return await session.request(
             method, self.encode_url(path), headers=headers, auto_decompress=False, **options

@@ -163,7 +163,9 @@ def _fetched(
         if spool:
             spool.tidy()
         raise
-    if directory.exists():
+    if spool:
+        spool.remove()
+    elif directory.exists():  # of a source that was remote
         shutil.rmtree(directory)
 
 
