@@ -370,7 +370,7 @@ def test_keep_source_is_a_source_again(place, tmp_path):
     finally:
         memory.rm("/kept", recursive=True)
     theirs = SAMPLES / "Pong/1/replay_logs"
-    ours = tmp_path / "kept/Pong/1"
+    ours = tmp_path / "kept/Pong/1/replay_logs"
     assert sorted(os.listdir(ours)) == sorted(path.name for path in theirs.iterdir())
     assert all((ours / path.name).read_bytes() == path.read_bytes() for path in theirs.iterdir())
     before = tree(place / "Pong/1")
@@ -467,8 +467,8 @@ def test_listing_a_bucket_that_refuses_says_so(place, refusing, capfd):
 def test_another_store_that_refuses_is_named_and_not_called_withdrawn(place, refusing, monkeypatch):
     monkeypatch.setattr(Refusing, "isdir", lambda self, path: self.ls(path))
     for error, words in [
-        (ANSWERS["401"], r"the store refuses access \(Anonymous caller"),
-        (ANSWERS["403"], r"the store refuses access \(Forbidden"),
+        (ANSWERS["401"], r"the store refuses access \(status 401"),
+        (ANSWERS["403"], r"the store refuses access \(status 403"),
         (ConnectionResetError("reset by peer"), "cannot be reached or read, .*: reset by peer"),
     ]:
         refusing(error)

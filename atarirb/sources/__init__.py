@@ -69,7 +69,9 @@ def find(source: str | os.PathLike[str], run: int | None = None, *, partial: boo
         if transfer.is_local(filesystem):
             logs = _found(filesystem, path, run)
         else:
-            logs = failures.patiently(lambda: _found(filesystem, path, run), text)
+            again = transfer.tries(filesystem)
+            logs = failures.patiently(lambda: _found(filesystem, path, run), text, again)
+            logs.root = path
     except SourceNotFoundError as error:
         if "no such directory" in str(error):
             raise SourceNotFoundError(f"{error}{catalog.hint(run_name(text))}") from None

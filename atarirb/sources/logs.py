@@ -94,6 +94,7 @@ class Logs(abc.ABC):
     Attributes:
         layout: The name of how they are laid out.
         directory: Where they are, for messages.
+        root: The directory that was named, which they are in or below; empty for `directory`.
         splits: The numbers of the splits there are, rising.
         name: The run's id, as ``"Pong/1"``, where the layout tells it; None: it is the end of the path.
         ordered: Every row is a step and they are in the order of play; else splits are snapshots of a
@@ -105,6 +106,7 @@ class Logs(abc.ABC):
     splits: tuple[int, ...]
     name: str | None = None
     ordered: bool = False
+    root: str = ""
 
     def fetch_to(self, directory: pathlib.Path, keep: pathlib.Path | None) -> Spool | None:
         """Keep from now on what comes from a remote store, so that it comes once (`atarirb.sources.spool`).
