@@ -1,7 +1,9 @@
 """Logs in remote stores: every store gives what the disk gives, whatever the network does to it."""
 
 import contextlib
+import gzip
 import hashlib
+import io
 import os
 import pickle
 import shutil
@@ -59,7 +61,12 @@ def hasty(monkeypatch):
     """Ranges are small and delays none; returns those that would have been waited."""
     waited = []
     monkeypatch.setattr(failures, "pause", lambda seconds, check: (waited.append(seconds), check()))
-    monkeypatch.setattr(transfer, "HEAD_BYTES", 1 << 10)
+
+    async def doze(seconds):
+        waited.append(seconds)
+
+    monkeypatch.setattr(failures, "doze", doze)
+    monkeypatch.setattr(transfer, "HEAD_BYTES", 10 << 10)
     monkeypatch.setattr(transfer, "LEAST_BYTES", 4 << 10)
     monkeypatch.setattr(os, "fsync", lambda _: None)
     monkeypatch.setenv("NO_GCE_CHECK", "true")  # no credentials are looked for on a machine of Google's
@@ -122,8 +129,15 @@ def size(root):
     return sum(path.stat().st_size for path in (root / "Game/1").rglob("*") if path.is_file())
 
 
-def frames(root, split):
-    return (root / f"Game/1/replay_logs/{FRAMES}{split}.gz").read_bytes()
+def frames(root, split, shift=0):
+    """The file of a split's frames; with a shift, as another play's, whose frames are brighter."""
+    data = (root / f"Game/1/replay_logs/{FRAMES}{split}.gz").read_bytes()
+    if not shift:
+        return data
+    values = np.load(io.BytesIO(gzip.decompress(data)))
+    buffer = io.BytesIO()
+    np.save(buffer, np.where(values.any(axis=(1, 2), keepdims=True), values + np.uint8(shift), values))
+    return gzip.compress(buffer.getvalue())
 
 
 # Every store.
@@ -198,8 +212,6 @@ def test_names_with_unusual_characters_survive(kind, root, google, tmp_path, mon
 
 def test_files_that_a_store_has_decompressed_are_read_too(store, root, tmp_path):
     """Of these only the store's checksum could tell that a byte is wrong."""
-    import gzip
-
     _, uri, replace = store
     for path in (root / "Game/1/replay_logs").iterdir():
         replace(path.name, gzip.decompress(path.read_bytes()))
@@ -326,7 +338,7 @@ def test_failures_that_stay_are_given_up_and_what_came_is_kept(store, root, loca
 def test_an_object_that_changes_meanwhile_starts_afresh(store, root, tmp_path):
     """It is replaced when half of it is there: what is made is what the store has at the end."""
     server, uri, replace = store
-    other = frames(root, 3)
+    other = frames(root, 2, shift=1)
     turned = []
 
     def change(request):
@@ -350,7 +362,7 @@ def test_an_object_that_never_stays_the_same_is_given_up(store, root, tmp_path):
     def change(request):
         if f"{FRAMES}2" in request.name and request.media and request.first > 8000:
             turns.append(request)
-            replace(f"{FRAMES}2.gz", frames(root, 3 if len(turns) % 2 else 1))
+            replace(f"{FRAMES}2.gz", frames(root, 2, shift=len(turns)))
 
     server.after = change
     with pytest.raises(IngestError, match=r"observation_ckpt\.2\.gz: changed while it was read") as caught:
@@ -366,10 +378,11 @@ def test_a_part_that_was_left_is_not_trusted_when_the_object_has_changed(store, 
         atarirb.ingest(uri, tmp_path / "out", splits=[2])
     assert list((tmp_path / "out/.source").rglob(".*.partial"))
     server.fault = lambda _: None
-    replace(f"{FRAMES}2.gz", frames(root, 3))
+    other = frames(root, 2, shift=1)
+    replace(f"{FRAMES}2.gz", other)
     atarirb.ingest(uri, tmp_path / "out", splits=[2])
     shutil.copytree(root / "Game", tmp_path / "Game")
-    (tmp_path / f"Game/1/replay_logs/{FRAMES}2.gz").write_bytes(frames(root, 3))
+    (tmp_path / f"Game/1/replay_logs/{FRAMES}2.gz").write_bytes(other)
     truth.ingest(tmp_path / "Game/1", tmp_path / "fresh", splits=[2])
     assert digest(tmp_path / "out") == digest(tmp_path / "fresh")
 
@@ -378,8 +391,6 @@ def test_a_byte_that_flips_on_its_way_is_found_by_the_stores_checksum(
     google, root, tmp_path, monkeypatch, request
 ):
     """The file is no gzip, which has a checksum of its own."""
-    import gzip
-
     with _store("gcs", request, tmp_path, root, monkeypatch) as (server, uri, replace):
         plain = gzip.decompress(frames(root, 2))
         replace(f"{FRAMES}2.gz", plain)
@@ -417,7 +428,8 @@ def test_a_damaged_file_in_a_store_fails_its_split_and_is_mended_there(store, ro
     before = len(server.media(FRAMES))
     atarirb.ingest(uri, tmp_path / "out")
     again = server.media(FRAMES)[before:]
-    assert not [r for r in again if f"{FRAMES}2" not in r.name and 2000 < r.first < len(frames(root, 0)) - 9]
+    # The last two are compared, to see whether a window was lost between them; of the others the heads do.
+    assert not [r for r in again if r.name[-4] in "013" and 0 < r.first < len(frames(root, 0)) - 9]
     assert digest(tmp_path / "out") == local
 
 
@@ -506,7 +518,7 @@ def test_no_network_is_a_named_error(tmp_path, monkeypatch, scheme, hasty):
     monkeypatch.setattr(socket, "getaddrinfo", lost)
     with pytest.raises(TransferError, match="cannot be reached.*name resolution.*look at the network"):
         atarirb.ingest(f"{scheme}://nowhere.invalid/Game/1", tmp_path / "out")
-    assert len(hasty) == 2
+    assert len(hasty) == 3
     assert not (tmp_path / "out").exists()
 
 
@@ -666,9 +678,10 @@ def test_files_are_kept_as_they_came_and_do_not_come_again(store, root, local, t
     assert digest(tmp_path / "third") == local
     assert server.sent < size(root) / 8
     # One that is another one in the store now is not trusted.
-    replace(f"{FRAMES}2.gz", frames(root, 3))
+    other = frames(root, 2, shift=1)
+    replace(f"{FRAMES}2.gz", other)
     atarirb.ingest(uri, tmp_path / "fourth", keep_source=tmp_path / "logs/Game/1")
-    assert (tmp_path / f"logs/Game/1/replay_logs/{FRAMES}2.gz").read_bytes() == frames(root, 3)
+    assert (tmp_path / f"logs/Game/1/replay_logs/{FRAMES}2.gz").read_bytes() == other
     assert digest(tmp_path / "fourth") != local
 
 
@@ -677,7 +690,7 @@ def test_only_what_was_wanted_is_kept(store, root, tmp_path):
     atarirb.ingest(uri, tmp_path / "out", splits=[1], keep_source=tmp_path / "keep")
     names = {path.name for path in (tmp_path / "keep/replay_logs").iterdir()}
     assert f"{FRAMES}1.gz" in names
-    assert not [name for name in names if name.startswith(".") or (FRAMES in name and "1.gz" not in name)]
+    assert not [name for name in names if name.startswith(".") or f"{FRAMES}0" in name]
     for name in names:
         assert (tmp_path / "keep/replay_logs" / name).read_bytes() == (
             root / "Game/1/replay_logs" / name
@@ -701,7 +714,7 @@ def test_the_disk_must_have_room_for_what_comes_too(store, root, tmp_path, monke
     atarirb.ingest(uri, tmp_path / "kept", workers=1, keep_source=tmp_path / "keep")
     (_, local), (_, spooled), (_, kept) = needed
     assert 0.7 * len(frames(root, 0)) < spooled - local < size(root) / 3
-    assert size(root) / 2 < kept - local <= size(root)
+    assert spooled - local < kept - local <= size(root)
 
 
 def test_a_disk_that_is_too_small_is_known_before_much_has_come(store, root, tmp_path, monkeypatch):
@@ -712,7 +725,7 @@ def test_a_disk_that_is_too_small_is_known_before_much_has_come(store, root, tmp
     ):
         atarirb.ingest(uri, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    assert server.sent < size(root) / 2
+    assert server.sent < 2 * size(root) / 3  # what the plan needs: small columns, heads, the last two
 
 
 def test_progress_counts_what_came_before(store, root, tmp_path, monkeypatch, capfd):
@@ -738,7 +751,8 @@ def test_progress_counts_what_came_before(store, root, tmp_path, monkeypatch, ca
     logs = sources.find(root / "Game/1")
     atarirb.ingest(uri, tmp_path / "out", splits=[2], progress=True)
     total = logs.size(2)
-    assert bars == {"fetch": [total, total], "ingest": [total, total]}
+    assert bars["fetch"] == [total, total]
+    assert 0.9 * total < bars["ingest"][1] <= total  # of two small files the survey needed all
 
 
 @pytest.mark.parametrize("codec", ["packed", "raw"])

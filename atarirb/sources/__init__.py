@@ -29,7 +29,9 @@ def find(source: str | os.PathLike[str]) -> Logs:
         filesystem, path = stores.locate(text)
         if transfer.is_local(filesystem):
             return OriginalLogs(filesystem, path)
-        return failures.patiently(lambda: OriginalLogs(filesystem, path), text)
+        logs = failures.patiently(lambda: OriginalLogs(filesystem, path), text, transfer.tries(filesystem))
+        logs.root = path
+        return logs
     except SourceNotFoundError as error:
         if "no such directory" in str(error):
             raise SourceNotFoundError(f"{error}{catalog.hint(run_name(text))}") from None

@@ -6,11 +6,12 @@ import asyncio
 import concurrent.futures
 import contextlib
 import contextvars
+import itertools
 import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
 from atarirb.errors import AtarirbError, SourceDeniedError, SourceNotFoundError, TransferError
@@ -24,6 +25,8 @@ DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 #: Most seconds waited because a store says so.
 MOST_DELAY = 60.0
 
+#: Calls of what asks for a listing or the like: what is not there, or no network, shall be known soon.
+_TRIES = 4
 _POLL = 0.1
 _chance = random.SystemRandom()
 _stop: contextvars.ContextVar[threading.Event | None] = contextvars.ContextVar("stop", default=None)
@@ -56,7 +59,19 @@ class Refused(Exception):
         self.retry_after = retry_after
 
 
-def patiently(call: Callable[[], _Answer], name: str, tries: int = 3) -> _Answer:
+async def persist(call: Callable[[], Awaitable[_Answer]]) -> _Answer:
+    """Await what `call` returns, and again a few times if that fails as it may the next time not."""
+    for count in itertools.count(1):
+        try:
+            return await call()
+        except Exception as error:
+            if count >= _TRIES or not is_transient(error):
+                raise
+            await doze(_delay(error, count))
+    raise AssertionError
+
+
+def patiently(call: Callable[[], _Answer], name: str, tries: int = _TRIES) -> _Answer:
     """Call something that asks a store, and again if that fails as it may the next time not.
 
     Args:
@@ -103,11 +118,20 @@ def wait(error: Exception, count: int, name: str, check: Callable[[], None], mos
     """
     if count > (len(DELAYS) if most is None else most) or not is_transient(error):
         raise named(error, name) from error
-    delay = DELAYS[min(count, len(DELAYS)) - 1] * _chance.uniform(0.5, 1)
-    asked = next((found.retry_after for found in _chain(error) if getattr(found, "retry_after", None)), 0)
-    delay = max(delay, min(asked, MOST_DELAY))
+    delay = _delay(error, count)
     _log.info("%s: %s; trying again in %.1f s", name, _spell(error), delay)
     pause(delay, check)
+
+
+def _delay(error: Exception, count: int) -> float:
+    delay = DELAYS[min(count, len(DELAYS)) - 1] * _chance.uniform(0.5, 1)
+    asked = next((found.retry_after for found in _chain(error) if getattr(found, "retry_after", None)), 0)
+    return max(delay, min(asked, MOST_DELAY))
+
+
+async def doze(seconds: float) -> None:
+    """Do nothing for a while."""
+    await asyncio.sleep(seconds)
 
 
 def pause(seconds: float, check: Callable[[], None]) -> None:
@@ -164,8 +188,8 @@ def named(error: Exception, name: str) -> AtarirbError:
             return kind(f"{name}: {_WITHDRAWN}")
         if denied:
             return kind(
-                f"{name}: the store refuses access ({_spell(error)}); look at your credentials for it, or "
-                f"name a copy that can be read"
+                f"{name}: the store refuses access ({f'status {code}' if code else _spell(error)}); look at "
+                f"your credentials for it, or name a copy that can be read"
             )
         return kind(f"{name}: there is no such file or directory")
     if is_transient(error):

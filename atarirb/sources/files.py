@@ -43,7 +43,7 @@ class FileLogs(RingLogs):
     def fetch_to(self, directory: pathlib.Path, keep: pathlib.Path | None) -> Spool | None:
         """Keep what comes from a remote store; nothing has to come of local files."""
         if not transfer.is_local(self._filesystem):
-            self._spool = Spool(directory, self._filesystem, self.directory, keep)
+            self._spool = Spool(directory, self._filesystem, self.root or self.directory, keep)
         return self._spool
 
     def held(self, split: int) -> int:

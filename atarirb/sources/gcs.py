@@ -6,9 +6,15 @@ bucket first: where that port is not open, as on every emulator, each first acce
 
 from __future__ import annotations
 
+from typing import Any
+
 from gcsfs.core import GCSFileSystem
 
+from atarirb.sources.failures import persist
 from atarirb.sources.transfer import Piece, fetch_by_http, range_header, unhurried
+
+#: gcsfs' own without its retries: they wait half a minute where nothing can be reached, and log tracebacks.
+_REQUEST = GCSFileSystem._request.__wrapped__
 
 
 class Bucket(GCSFileSystem):
@@ -17,7 +23,8 @@ class Bucket(GCSFileSystem):
     ``STORAGE_EMULATOR_HOST`` is honoured.
     """
 
-    _request = GCSFileSystem._request.__wrapped__
+    async def _request(self, *arguments: Any, **options: Any) -> Any:
+        return await persist(lambda: _REQUEST(self, *arguments, **options))
 
     async def fetch(self, path: str, piece: Piece) -> None:
         """Fetch a range, inside the event loop."""

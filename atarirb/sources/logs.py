@@ -93,6 +93,7 @@ class Logs(abc.ABC):
     Attributes:
         layout: The name of how they are laid out.
         directory: Where they are, for messages.
+        root: The directory that was named, which they are in or below; empty for `directory`.
         splits: The numbers of the splits there are, rising.
         ordered: Every row is a step and they are in the order of play; else splits are snapshots of a
             ring buffer, and the logs are a `RingLogs`.
@@ -102,6 +103,7 @@ class Logs(abc.ABC):
     directory: str
     splits: tuple[int, ...]
     ordered: bool = False
+    root: str = ""
 
     def fetch_to(self, directory: pathlib.Path, keep: pathlib.Path | None) -> Spool | None:
         """Keep from now on what comes from a remote store, so that it comes once (`atarirb.sources.spool`).

@@ -10,9 +10,7 @@ _CHUNK_BYTES = 256 << 10
 
 
 class Store(S3FileSystem):
-    """Buckets: s3fs, without retries of its own within ours, and with ranges as `Transfer` wants them."""
-
-    retries = 1
+    """Buckets: s3fs, with ranges as `Transfer` wants them."""
 
     async def fetch(self, path: str, piece: Piece) -> None:
         """Fetch a range, inside the event loop."""

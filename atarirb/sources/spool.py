@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from atarirb.errors import SourceChangedError, TransferError
 from atarirb.sources.failures import checking
-from atarirb.sources.transfer import HEAD_BYTES, Sums, Transfer, Version, fetch, open_file, where
+from atarirb.sources.transfer import Sums, Transfer, Version, fetch, open_file, where
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _READ_BYTES = 1 << 20
+#: Of a file whose checksum the store does not tell: gzip has one of its content at its end.
+_TAIL_BYTES = 1 << 10
 
 
 class Spool:
@@ -120,7 +122,8 @@ class Spool:
     def _place(self, split: int, path: str) -> pathlib.Path:
         if self.keep is None:
             return self._of(split) / posixpath.basename(path)
-        return self.keep / path.removeprefix(self._source).lstrip("/")
+        below = path.removeprefix(f"{self._source}/")
+        return self.keep / (posixpath.basename(path) if below == path else below)
 
     def came(self, count: int) -> None:
         """Tell how many bytes have come."""
@@ -258,9 +261,9 @@ class _File:
             if sums.known:
                 good = not self._fault(descriptor, sums)
             else:
-                first = max(0, size - HEAD_BYTES)
+                first = max(0, size - _TAIL_BYTES)
                 tail, _ = fetch(self._filesystem, self._path, first, size, version)
-                good = tail == os.pread(descriptor, HEAD_BYTES, first)
+                good = tail == os.pread(descriptor, _TAIL_BYTES, first)
         if not good:
             os.close(descriptor)
             self._place.unlink()

@@ -72,7 +72,7 @@ def _bucket(source: str) -> tuple[AbstractFileSystem, str]:
     except SourceDeniedError:
         if configured:
             raise
-        filesystem = Bucket()
+        filesystem = Bucket(skip_instance_cache=True)  # credentials may be there that were not
         if filesystem.credentials.credentials is None:  # it finds none
             raise
         _reach(filesystem, path, source)
@@ -101,7 +101,7 @@ def _reach(filesystem: AbstractFileSystem, path: str, source: str) -> None:
     """List a directory, which shows whether the store answers; what it listed before counts no more."""
     filesystem.invalidate_cache()
     try:
-        failures.patiently(lambda: filesystem.ls(path, detail=False), source)
+        failures.patiently(lambda: filesystem.ls(path, detail=False), source, transfer.tries(filesystem))
     except SourceNotFoundError as error:
         if str(error).endswith("no such file or directory"):
             raise SourceNotFoundError(f"no replay logs at {source!r}: there is no such directory") from error

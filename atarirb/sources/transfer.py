@@ -22,6 +22,7 @@ import binascii
 import collections
 import contextlib
 import dataclasses
+import email.utils
 import functools
 import hashlib
 import io
@@ -60,6 +61,11 @@ def is_local(filesystem: AbstractFileSystem) -> bool:
     from fsspec.implementations.local import LocalFileSystem
 
     return isinstance(filesystem, LocalFileSystem)
+
+
+def tries(filesystem: AbstractFileSystem) -> int:
+    """Return how often to ask one that may have retries of its own, as ours have."""
+    return 1 if hasattr(filesystem, "fetch") else 3
 
 
 def where(filesystem: AbstractFileSystem, path: str) -> str:
@@ -227,7 +233,7 @@ async def fetch_by_http(answer: Any, piece: Piece) -> None:
         piece.begin(Version.of_headers(answer.headers, size))
         return
     if answer.status >= 400:
-        raise Refused(answer.status, answer.reason or "", _seconds(answer.headers.get("Retry-After", "")))
+        raise Refused(answer.status, answer.reason or "", retry_after(answer))
     skipped = 0
     if answer.status == 206:
         if int(given.partition("-")[0] or -1) != piece.first:
@@ -256,13 +262,12 @@ def range_header(piece: Piece) -> dict[str, str]:
     return {"Range": f"bytes={piece.first}-{piece.stop - 1}"}
 
 
-def _seconds(text: str) -> float | None:
-    """Read a ``Retry-After``: seconds, or a date."""
+def retry_after(answer: Any) -> float | None:
+    """Read in how many seconds a server wants to be asked again: it says seconds, or a date."""
+    text = answer.headers.get("Retry-After", "")
     if text.isdecimal():
         return float(text)
     with contextlib.suppress(TypeError, ValueError):
-        import email.utils
-
         return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
     return None
 

@@ -14,8 +14,8 @@ import yarl
 from fsspec.asyn import sync_wrapper
 from fsspec.implementations.http import HTTPFileSystem
 
-from atarirb.sources.failures import Refused
-from atarirb.sources.transfer import Piece, fetch_by_http, range_header, unhurried
+from atarirb.sources.failures import Refused, persist
+from atarirb.sources.transfer import Piece, fetch_by_http, range_header, retry_after, unhurried
 
 _PLAIN = {"Accept-Encoding": "identity"}
 _AT_A_TIME = 16
@@ -42,6 +42,9 @@ class Site(HTTPFileSystem):
         )
 
     async def _info(self, url: str, **_: Any) -> dict[str, Any]:
+        return await persist(lambda: self._head(url))
+
+    async def _head(self, url: str) -> dict[str, Any]:
         async with await self._get(url, {}, "HEAD") as answer:
             headers, code = answer.headers, answer.status
             size = answer.headers.get("Content-Length")
@@ -49,10 +52,7 @@ class Site(HTTPFileSystem):
             async with await self._get(url, {"Range": "bytes=0-0"}) as answer:
                 headers, code = answer.headers, answer.status
                 size = headers.get("Content-Range", "").partition("/")[2] or headers.get("Content-Length")
-        if code in (404, 410):
-            raise FileNotFoundError(url)
-        if code >= 400:
-            raise Refused(code, url)
+        _refuse(answer, url)
         return {
             "name": url,
             "type": "file",
@@ -61,19 +61,19 @@ class Site(HTTPFileSystem):
             "LastModified": headers.get("Last-Modified", ""),
         }
 
+    async def _names(self, directory: str) -> list[str]:
+        async with await self._get(f"{directory}/", {}) as answer:
+            _refuse(answer, directory)
+            if answer.content_type != "text/html":
+                raise FileNotFoundError(directory)  # it is a file
+            page = _Links(str(answer.url))
+            page.feed((await answer.read()).decode(errors="replace"))
+        return sorted(page.names)
+
     async def _ls(self, url: str, detail: bool = True, **_: Any) -> list[Any]:
         """List what the index page of a directory names, each with its size if `detail`."""
         directory = url.rstrip("/")
-        async with await self._get(f"{directory}/", {}) as answer:
-            if answer.status in (404, 410):
-                raise FileNotFoundError(url)
-            if answer.status >= 400:
-                raise Refused(answer.status, url)
-            if answer.content_type != "text/html":
-                raise FileNotFoundError(url)  # it is a file
-            page = _Links(str(answer.url))
-            page.feed((await answer.read()).decode(errors="replace"))
-        names = sorted(page.names)
+        names = await persist(lambda: self._names(directory))
         if not detail:
             return [f"{directory}/{name.rstrip('/')}" for name in names]
         places = asyncio.Semaphore(_AT_A_TIME)
@@ -102,6 +102,13 @@ class Site(HTTPFileSystem):
         except FileNotFoundError:
             return False
         return True
+
+
+def _refuse(answer: Any, url: str) -> None:
+    if answer.status in (404, 410):
+        raise FileNotFoundError(url)
+    if answer.status >= 400:
+        raise Refused(answer.status, url, retry_after(answer))
 
 
 def unquoted(url: str) -> str:
