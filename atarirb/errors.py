@@ -45,6 +45,18 @@ class SourceNotFoundError(AtarirbError, FileNotFoundError):
     """No replay logs are where they were said to be."""
 
 
+class SourceDeniedError(AtarirbError, PermissionError):
+    """A store refuses to show replay logs."""
+
+
+class SourceChangedError(AtarirbError, ConnectionError):
+    """A file of a store was replaced by another one while it was read."""
+
+
+class TransferError(AtarirbError, ConnectionError):
+    """A file of a store could not be read over the network, however often it was tried."""
+
+
 class LogError(AtarirbError, ValueError):
     """A replay log is damaged, incomplete or contradicts itself."""
 

@@ -56,6 +56,9 @@ class Job(Protocol):
     def run(self, place: pathlib.Path, on_done: Callable[[int], None], stopped: Stopper) -> store.ShardRecord:
         """Write the shard, whole and to the disk, below a directory; raise Stopped to leave off."""
 
+    def done(self) -> None:
+        """Let go of what it needed, now that the shard has its name: in the caller's process."""
+
 
 @dataclasses.dataclass(frozen=True)
 class _Made:
@@ -170,7 +173,7 @@ class _Crew:
                 for job in self._jobs.values():
                     if job.split not in self._placed and (made := self._whole(job)):
                         with contextlib.suppress(OSError):  # it is made again by the next call
-                            self._place(made)
+                            self._place(job, made)
             except KeyboardInterrupt:
                 continue
             return
@@ -199,7 +202,7 @@ class _Crew:
             )
         if isinstance(answer, _Made):
             try:
-                self._place(answer)
+                self._place(job, answer)
             except OSError as error:
                 answer = _Failed(error)
             else:
@@ -230,10 +233,11 @@ class _Crew:
         found = self._run.whole(job.split)
         return _Made(*found) if found else None
 
-    def _place(self, made: _Made) -> None:
+    def _place(self, job: Job, made: _Made) -> None:
         shards.place(made.place, self._directory, made.record)
         self._placed.add(made.record.split)
         shutil.rmtree(made.place, ignore_errors=True)
+        job.done()
 
 
 def _attempt(

@@ -64,7 +64,8 @@ def _parser() -> argparse.ArgumentParser:
     ingest.add_argument(
         "source",
         help="a run's directory, of the original logs or of a copy in another layout; a game's, with --run; "
-        "a directory of arrays (observation.npy, action.npy, reward.npy, terminal.npy), or an .npz of them",
+        "a directory of arrays (observation.npy, action.npy, reward.npy, terminal.npy), or an .npz of them; "
+        "a path, or a URI, as gs://...",
     )
     ingest.add_argument("out", help="the dataset's directory")
     ingest.add_argument(
@@ -81,6 +82,9 @@ def _parser() -> argparse.ArgumentParser:
         "--codec", default="packed", choices=("packed", "raw"), help="how frames are kept (default: packed)"
     )
     ingest.add_argument("--name", help="the run's id (default: from the source's path)")
+    ingest.add_argument(
+        "--keep-source", metavar="DIR", help="keep the files of a remote source there, as they came"
+    )
     ingest.set_defaults(when_interrupted="; the same command goes on from here")
 
     _add_dask(ingest)
@@ -192,6 +196,7 @@ def _ingest(options: argparse.Namespace) -> int:
             **workers,
             codec=options.codec,
             name=options.name,
+            keep_source=options.keep_source,
             progress=not options.quiet,
         )
     _print(options, info)

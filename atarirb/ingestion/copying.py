@@ -13,11 +13,12 @@ from typing import Protocol
 import numpy as np
 
 from atarirb import sources, timeline
-from atarirb.errors import LogError
+from atarirb.errors import LogError, SourceChangedError
 from atarirb.ingestion.plan import Plan, extra_columns
 from atarirb.jobs import Stopped, Stopper
 from atarirb.sources import COLUMNS as SOURCE_COLUMNS
 from atarirb.sources import FINAL
+from atarirb.sources.failures import stopped_by
 from atarirb.store import building, codecs, shards
 from atarirb.store import manifest as store
 from atarirb.store.npy import header
@@ -137,6 +138,16 @@ class Job:
         self, place: pathlib.Path, on_bytes: Callable[[int], None], stopped: Stopper
     ) -> store.ShardRecord:
         """Copy all columns into a shard below a directory, whole and to the disk."""
+        with stopped_by(stopped):
+            return self._run(place, on_bytes, stopped)
+
+    def done(self) -> None:
+        """Let go of what came from a store, now that the shard is there."""
+        self.logs.release(self.split)
+
+    def _run(
+        self, place: pathlib.Path, on_bytes: Callable[[int], None], stopped: Stopper
+    ) -> store.ShardRecord:
         portion, steps = self.portion, self.portion.steps
         shard = shards.ShardWriter(place, portion.split)
         copy = functools.partial(self._copy, on_bytes=on_bytes, stopped=stopped)
@@ -167,6 +178,10 @@ class Job:
         if len(self.finals):
             self._copy_finals(frames, on_bytes, stopped)
         shard.keep(frames.close())
+        if self.logs.fingerprint(self.split) != self.mark:
+            raise SourceChangedError(
+                f"split {self.split} of {self.logs.directory}: its files changed while they were read"
+            )
         return shard.finish(
             segments=portion.segments[:, [1, 0]],
             finals=self.finals,

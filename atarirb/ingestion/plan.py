@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import threading
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -18,6 +19,7 @@ from atarirb.batch import RESERVED
 from atarirb.errors import LogError
 from atarirb.jobs import caught
 from atarirb.sources import COLUMNS as SOURCE_COLUMNS
+from atarirb.sources.failures import stopped_by
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,20 +62,27 @@ def make_plan(logs: sources.Logs, wanted: Sequence[int], threads: int) -> Plan:
     """Survey the splits of a log that must be, and plan what each gives."""
     splits = wanted if logs.ordered else logs.splits
     surveys: dict[int, sources.Survey] = {}
+    marks: dict[int, dict[str, str]] = {}
     failures: dict[int, Exception] = {}
+    stopped = threading.Event()
+
+    def survey(split: int) -> tuple[sources.Survey, dict[str, str]]:
+        with stopped_by(stopped):
+            return logs.survey(split), logs.fingerprint(split)
+
     pool = concurrent.futures.ThreadPoolExecutor(threads)
     try:
-        for split, answer in zip(splits, pool.map(caught(logs.survey), splits), strict=True):
+        for split, answer in zip(splits, pool.map(caught(survey), splits), strict=True):
             if isinstance(answer, Exception):
                 failures[split] = answer
             else:
-                surveys[split] = answer
+                surveys[split], marks[split] = answer
     finally:
+        stopped.set()
         pool.shutdown(cancel_futures=True)
     for split, reason in _misfits(surveys):
         failures[split] = LogError(reason)
         del surveys[split]
-    marks = {split: logs.fingerprint(split) for split in surveys}
     if isinstance(logs, sources.RingLogs):
         windows = [survey.window for survey in surveys.values() if survey.window]
         stops, misplaced = timeline.place(windows, logs)

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING
 
 from atarirb import catalog
 from atarirb.arguments import positive
-from atarirb.errors import ArgumentError, LogError, MissingPackageError, SourceNotFoundError
-from atarirb.sources import arrays, rlds, snapshots, torchrl
+from atarirb.errors import ArgumentError, LogError, SourceNotFoundError
+from atarirb.sources import arrays, failures, rlds, snapshots, stores, torchrl, transfer
 from atarirb.sources.folder import Folder
 from atarirb.sources.logs import COLUMNS, FINAL, Column, Logs, RingLogs, Survey
 from atarirb.sources.rlds import RldsLogs
@@ -36,7 +36,7 @@ from atarirb.sources.rlds import RldsLogs
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-__all__ = ["COLUMNS", "FINAL", "Column", "Logs", "RingLogs", "Survey", "find", "reach", "run_name"]
+__all__ = ["COLUMNS", "FINAL", "Column", "Logs", "RingLogs", "Survey", "find", "run_name"]
 
 #: Each yields what it recognises in a `Folder`; at the most one of them must.
 _KINDS = (snapshots.find, torchrl.find, rlds.find, arrays.find)
@@ -55,6 +55,8 @@ def find(source: str | os.PathLike[str], run: int | None = None, *, partial: boo
 
     Raises:
         SourceNotFoundError: There is nothing; the message says what was expected.
+        SourceDeniedError: The store refuses to show it.
+        TransferError: The store cannot be reached.
         MissingPackageError: A package is needed to reach such a URI, or to read such files.
         ArgumentError: No file system is known for the URI; or there are several runs and none is chosen,
             or not that one.
@@ -62,16 +64,18 @@ def find(source: str | os.PathLike[str], run: int | None = None, *, partial: boo
     """
     text = os.fspath(source)
     run = None if run is None else positive("run", run)
-    filesystem, path = reach(text)
-    if filesystem.isdir(path):
-        logs = _only(Folder(filesystem, path), run)
-    elif rlds.names_run(path):
-        logs = RldsLogs(filesystem, path, run)
-    elif filesystem.isfile(path):
-        logs = arrays.from_npz(filesystem, path)
-    else:
-        hint = catalog.hint(run_name(text))
-        raise SourceNotFoundError(f"no replay logs at {path!r}: there is no such directory{hint}")
+    try:
+        filesystem, path = _locate(text)
+        if transfer.is_local(filesystem):
+            logs = _found(filesystem, path, run)
+        else:
+            again = transfer.tries(filesystem)
+            logs = failures.patiently(lambda: _found(filesystem, path, run), text, again)
+            logs.root = path
+    except SourceNotFoundError as error:
+        if "no such directory" in str(error):
+            raise SourceNotFoundError(f"{error}{catalog.hint(run_name(text))}") from None
+        raise
     logs.name = logs.name or run_name(logs.directory)
     if isinstance(logs, RingLogs):
         logs.partial = partial
@@ -80,6 +84,26 @@ def find(source: str | os.PathLike[str], run: int | None = None, *, partial: boo
             "partial is of snapshots of a ring buffer, and these are steps in the order of play: leave it out"
         )
     return logs
+
+
+def _locate(text: str) -> tuple[AbstractFileSystem, str]:
+    """Return the file system of a path or URI, and the path there."""
+    folder, slash, name = text.rpartition("/")
+    if slash and rlds.names_run(name):  # mostly the beginning of names, where nothing is
+        filesystem, path = stores.locate(folder or "/")
+        return filesystem, f"{path.rstrip('/')}/{name}"
+    return stores.locate(text)
+
+
+def _found(filesystem: AbstractFileSystem, path: str, run: int | None) -> Logs:
+    """Recognise what is at a path."""
+    if filesystem.isdir(path):
+        return _only(Folder(filesystem, path), run)
+    if rlds.names_run(path):
+        return RldsLogs(filesystem, path, run)
+    if filesystem.isfile(path):
+        return arrays.from_npz(filesystem, path)
+    raise SourceNotFoundError(f"no replay logs at {path!r}: there is no such directory")
 
 
 def _only(folder: Folder, run: int | None) -> Logs:
@@ -118,28 +142,6 @@ def _nothing(folder: Folder) -> SourceNotFoundError:
         f"no replay logs at {folder.path!r}: expected files named $store$_observation_ckpt.<k>.gz there or "
         f"in its replay_logs, or those of another layout (see atarirb.sources); {hint}"
     )
-
-
-def reach(text: str) -> tuple[AbstractFileSystem, str]:
-    """Return the file system of a path or URI, and the path in it.
-
-    Raises:
-        MissingPackageError, ArgumentError: As for `find`.
-    """
-    from fsspec.core import url_to_fs
-    from fsspec.implementations.local import LocalFileSystem
-
-    if "://" in text:
-        try:
-            return url_to_fs(text)
-        except ImportError as error:
-            if text.startswith(("gs://", "gcs://")):
-                raise MissingPackageError.needed("gcsfs", purpose=text, extra="gcs") from error
-            raise MissingPackageError(f"{text}: {error}") from error
-        except ValueError as error:
-            raise ArgumentError(f"{text}: {error}") from error
-    # A plain path may hold any character, also those that mean something in a URI.
-    return LocalFileSystem(), os.path.abspath(text)
 
 
 def run_name(source: str | os.PathLike[str]) -> str:

@@ -46,7 +46,7 @@ from zlib_ng import zlib_ng
 from atarirb import timeline
 from atarirb.errors import LogError
 from atarirb.npyheader import MAGIC
-from atarirb.sources import snapshots
+from atarirb.sources import snapshots, transfer
 from atarirb.sources.folder import Folder
 from atarirb.sources.gzipped import CHUNK_BYTES, GZIP_MAGIC, NpyStream
 from atarirb.sources.logs import COLUMNS, FINAL, Column, Logs, Stream, Survey, check_column
@@ -604,7 +604,7 @@ def _open_member(filesystem: AbstractFileSystem, path: str, name: str) -> _Membe
 
 def _open_file(filesystem: AbstractFileSystem, path: str) -> io.IOBase:
     """Open a file: all that is not mapped is read through here."""
-    return filesystem.open(path, "rb")
+    return transfer.open_file(filesystem, path)
 
 
 def _stem(name: str) -> str | None:
@@ -640,5 +640,5 @@ def _rows_of(folder: Folder, name: str) -> Rows:
             file.seek(max(0, size - 8))
             mark = f"{size}:{file.read(8).hex()}"
         else:
-            mark = f"{size}:{filesystem.modified(path).isoformat()}"
+            mark = f"{size}:{transfer.changed(filesystem, path, file)}"
     return _Streamed(name, size, mark, functools.partial(_open_file, filesystem, path))

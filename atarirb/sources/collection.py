@@ -12,14 +12,10 @@ import posixpath
 from collections.abc import Iterator
 
 from atarirb import catalog, home, sources
-from atarirb.errors import AtarirbError, MissingPackageError, SourceNotFoundError
+from atarirb.errors import MissingPackageError, SourceDeniedError, SourceNotFoundError
+from atarirb.sources import failures, stores, transfer
 
 VARIABLE = "ATARIRB_SOURCE"
-#: Packages whose errors tell that a store could not be read.
-_STORES = frozenset(
-    ("gcsfs", "google", "s3fs", "botocore", "aiobotocore", "aiohttp", "requests", "urllib3", "adlfs", "azure")
-)
-_REFUSED = (401, 403, 404)
 
 
 def chosen(source: str | os.PathLike[str] | None) -> str:
@@ -43,7 +39,9 @@ def find(source: str, name: str) -> sources.Logs:
     """Find the logs of a run.
 
     Raises:
-        SourceNotFoundError: There are none, or the source refuses, or cannot be reached.
+        SourceNotFoundError: There are none.
+        SourceDeniedError: The source refuses to show them.
+        TransferError: It cannot be reached.
         MissingPackageError, ArgumentError: As for `atarirb.sources.find`.
     """
     with _explained(source, name):
@@ -54,7 +52,7 @@ def games(source: str) -> list[str]:
     """List the games of the catalog that a source has directories of.
 
     Raises:
-        SourceNotFoundError, MissingPackageError, ArgumentError: As for `find`.
+        As for `find`.
     """
     return [name for name in _directories(source, "") if name in catalog.games()]
 
@@ -63,7 +61,7 @@ def runs(source: str, game: str) -> list[str]:
     """List the ids of a game's runs: of all directories of the game's.
 
     Raises:
-        SourceNotFoundError, MissingPackageError, ArgumentError: As for `find`.
+        As for `find`.
     """
     names = [name for name in _directories(source, game) if home.is_name(f"{game}/{name}")]
     return [
@@ -72,48 +70,36 @@ def runs(source: str, game: str) -> list[str]:
 
 
 def _directories(source: str, name: str) -> list[str]:
+    place = address(source, name) if name else source
     with _explained(source, name):
-        filesystem, path = sources.reach(address(source, name) if name else source)
-        filesystem.invalidate_cache()
-        if not filesystem.isdir(path):
-            raise SourceNotFoundError(f"no replay logs at {path!r}: there is no such directory")
-        return sorted(
-            posixpath.basename(entry["name"].rstrip("/"))
-            for entry in filesystem.ls(path, detail=True)
-            if entry["type"] != "file" and filesystem.isdir(entry["name"])
-        )
+        filesystem, path = stores.locate(place)
+
+        def listed() -> list[str]:
+            if not filesystem.isdir(path):
+                raise SourceNotFoundError(f"no replay logs at {path!r}: there is no such directory")
+            return sorted(
+                posixpath.basename(entry["name"].rstrip("/"))
+                for entry in filesystem.ls(path, detail=True)
+                if entry["type"] != "file" and filesystem.isdir(entry["name"])
+            )
+
+        return listed() if transfer.is_local(filesystem) else failures.patiently(listed, place)
 
 
 @contextlib.contextmanager
 def _explained(source: str, name: str) -> Iterator[None]:
-    """Make errors of stores ones that say what to do."""
+    """Say of the public bucket what became of it, whatever it answers."""
     try:
         yield
-    except Exception as error:
-        if is_public(source) and isinstance(error, MissingPackageError):  # which would be installed in vain
+    except MissingPackageError as error:
+        if is_public(source):  # which would be installed in vain
             raise MissingPackageError(f"{error}. But {_withdrawn(name)}") from None
-        if is_public(source) and _is_refusal(error):
-            what = f"{address(source, name)} cannot be had ({_said(error)}): {_withdrawn(name)}"
+        raise
+    except (SourceDeniedError, SourceNotFoundError) as error:
+        if is_public(source):
+            what = f"{address(source, name)} cannot be had: {_withdrawn(name)}"
             raise SourceNotFoundError(what) from error
-        package = type(error).__module__.partition(".")[0]
-        if isinstance(error, AtarirbError) or not (isinstance(error, OSError) or package in _STORES):
-            raise
-        raise SourceNotFoundError(
-            f"{address(source, name)}: cannot be read: {_said(error)}; name another source with --source or "
-            f"{VARIABLE}"
-        ) from error
-
-
-def _is_refusal(error: Exception) -> bool:
-    """Tell whether a store answered, and denied that there is anything, or that it may be read."""
-    status = getattr(error, "code", None) or getattr(error, "status", None)
-    # gcsfs raises OSError("Forbidden: ...") for 403, FileNotFoundError for 404, its HttpError for 401, and
-    # says of a directory that it may not see that it is none.
-    return (
-        isinstance(error, (FileNotFoundError, PermissionError))
-        or str(status) in map(str, _REFUSED)
-        or (isinstance(error, OSError) and str(error).startswith("Forbidden"))
-    )
+        raise
 
 
 def _withdrawn(name: str) -> str:
@@ -126,8 +112,3 @@ def _withdrawn(name: str) -> str:
         f"or name another place that has <Game>/<run>, by --source or {VARIABLE}:\n"
         f"  atarirb download {name or run} --source URI"
     )
-
-
-def _said(error: Exception) -> str:
-    """Return the first line of an error's message."""
-    return str(error).partition("\n")[0] or type(error).__name__

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, cast
 
 from atarirb.errors import LogError
 from atarirb.sources.gzipped import GZIP_MAGIC, NpyStream
 from atarirb.sources.logs import RingLogs
+from atarirb.sources.stored import StoredLogs
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 
-class FileLogs(RingLogs):
+class FileLogs(RingLogs, StoredLogs):
     """Replay logs whose columns are ``.npy`` files, one for each column of a split.
 
     Args:
@@ -41,6 +41,10 @@ class FileLogs(RingLogs):
         part._sizes = {path: self._sizes[path] for path in self._files[split].values()}
         return part
 
+    def paths(self, split: int) -> list[str]:
+        """List the paths of a split's files."""
+        return list(self._files[split].values())
+
     def size(self, split: int) -> int:
         """Return the bytes of a split's files."""
         return sum(self._sizes[path] for path in self._files[split].values())
@@ -55,15 +59,15 @@ class FileLogs(RingLogs):
         Of a gzip stream its size and last 8 bytes, the checksum and length of what it holds. Of a
         file that came decompressed its size and time of change.
         """
-        return {name: self._mark(path) for name, path in sorted(self._files[split].items())}
+        return {name: self._mark(split, path) for name, path in sorted(self._files[split].items())}
 
-    def _mark(self, path: str) -> str:
+    def _mark(self, split: int, path: str) -> str:
         size = self._sizes[path]
-        with self._open(path) as file:
+        with self._open(split, path) as file:
             if file.read(2) == GZIP_MAGIC:
                 file.seek(max(0, size - 8))
                 return f"{size}:{file.read(8).hex()}"
-        return f"{size}:{self._filesystem.modified(path).isoformat()}"
+            return f"{size}:{self._changed(path, file)}"
 
     def stream(self, split: int, column: str, on_bytes: Callable[[int], None] | None = None) -> NpyStream:
         """Open a column of a split.
@@ -72,7 +76,7 @@ class FileLogs(RingLogs):
             LogError: The split has no such column, or the file cannot be read.
         """
         path = self._path(split, column)
-        return NpyStream(self._open(path), self.file_name(split, column), on_bytes)
+        return NpyStream(self._open(split, path), self.file_name(split, column), on_bytes)
 
     def _path(self, split: int, column: str) -> str:
         path = self._files[split].get(column)
@@ -82,7 +86,3 @@ class FileLogs(RingLogs):
                 f"it has {', '.join(sorted(self._files[split])) or 'nothing'}"
             )
         return path
-
-    def _open(self, path: str) -> io.IOBase:
-        """Open a file: all that is read of the source comes through here."""
-        return self._filesystem.open(path, "rb")

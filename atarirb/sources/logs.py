@@ -12,14 +12,18 @@ import abc
 import contextlib
 import copy
 import dataclasses
+import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
 
 from atarirb import timeline
 from atarirb.errors import LogError
+
+if TYPE_CHECKING:
+    from atarirb.sources.spool import Spool
 
 #: The columns every split must have, smallest rows first.
 COLUMNS = ("terminal", "action", "reward", "observation")
@@ -90,6 +94,7 @@ class Logs(abc.ABC):
     Attributes:
         layout: The name of how they are laid out.
         directory: Where they are, for messages.
+        root: The directory that was named, which they are in or below; empty for `directory`.
         splits: The numbers of the splits there are, rising.
         name: The run's id, as ``"Pong/1"``, where the layout tells it; None: it is the end of the path.
         ordered: Every row is a step and they are in the order of play; else splits are snapshots of a
@@ -101,6 +106,26 @@ class Logs(abc.ABC):
     splits: tuple[int, ...]
     name: str | None = None
     ordered: bool = False
+    root: str = ""
+
+    def fetch_to(self, directory: pathlib.Path, keep: pathlib.Path | None) -> Spool | None:
+        """Keep from now on what comes from a remote store, so that it comes once (`atarirb.sources.spool`).
+
+        Args:
+            directory: Where, until `release`.
+            keep: Where instead, for good, in the layout of the source; or None.
+
+        Returns:
+            What is kept; None where nothing has to come.
+        """
+        return None
+
+    def held(self, split: int) -> int:
+        """Count the bytes of a split's files that have come from a remote store."""
+        return 0
+
+    def release(self, split: int) -> None:  # noqa: B027
+        """Remove what came of a split from a remote store and shall not be kept."""
 
     @abc.abstractmethod
     def size(self, split: int) -> int:

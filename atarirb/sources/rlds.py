@@ -73,7 +73,8 @@ import numpy as np
 from atarirb.errors import ArgumentError, LogError, SourceNotFoundError
 from atarirb.sources import episodes, png, tfrecord
 from atarirb.sources.gzipped import CHUNK_BYTES, GZIP_MAGIC
-from atarirb.sources.logs import FINAL, Column, Logs, Stream, Survey
+from atarirb.sources.logs import FINAL, Column, Stream, Survey
+from atarirb.sources.stored import StoredLogs
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -99,7 +100,7 @@ def names_run(path: str) -> bool:
     return bool(_RUN.fullmatch(name) or _FILE.fullmatch(name))
 
 
-class RldsLogs(Logs):
+class RldsLogs(StoredLogs):
     """The episodes of one run in RL Unplugged's files.
 
     Args:
@@ -149,6 +150,10 @@ class RldsLogs(Logs):
         self.splits = tuple(sorted(self._files))
         self._known: dict[int, episodes.Known] = {}
 
+    def paths(self, split: int) -> list[str]:
+        """List the path of a split's file."""
+        return [self._files[split][0]]
+
     def size(self, split: int) -> int:
         """Return the bytes of a split's file."""
         return self._files[split][1]
@@ -158,7 +163,7 @@ class RldsLogs(Logs):
         path, size = self._files[split]
         with self._raw(split) as file:
             if file.read(2) != GZIP_MAGIC:
-                return {"episodes": f"{size}:{self._filesystem.modified(path).isoformat()}"}
+                return {"episodes": f"{size}:{self._changed(path, file)}"}
             file.seek(max(0, size - 8))
             return {"episodes": f"{size}:{file.read(8).hex()}"}
 
@@ -168,7 +173,7 @@ class RldsLogs(Logs):
         Raises:
             LogError: The file or a record of it is damaged, or not what it must be.
         """
-        with self._open(split) as records:
+        with self._records(split) as records:
             known = self._known[split] = episodes.known_of(records)
         columns = {name: Column(shape=(), dtype=dtype) for name, dtype in episodes.SMALL.items()}
         return Survey(
@@ -187,7 +192,7 @@ class RldsLogs(Logs):
         known = self._known_of(split)
         name = self._file_name(split)
         if column == "observation":
-            return _Frames(self._open(split, on_bytes), known)
+            return _Frames(self._records(split, on_bytes), known)
         if column == FINAL:
             count = len(known.shown_last)
             return _Values(name, _FRAME, count, _decoded(known.shown_last, count, name))
@@ -206,7 +211,7 @@ class RldsLogs(Logs):
         known = self._known_of(split)
         taken = np.empty((len(rows), *_FRAME.shape), _FRAME.dtype)
         low = 0
-        with self._open(split) as records:
+        with self._records(split) as records:
             for first, stop, data, name in known.matched(records):
                 check()
                 high = int(np.searchsorted(rows, stop))
@@ -223,13 +228,12 @@ class RldsLogs(Logs):
             self.survey(split)
         return self._known[split]
 
-    def _open(self, split: int, on_bytes: Callable[[int], None] | None = None) -> tfrecord.Records:
+    def _records(self, split: int, on_bytes: Callable[[int], None] | None = None) -> tfrecord.Records:
         """Open a split's file to read it through."""
         return tfrecord.Records(self._raw(split), self._file_name(split), on_bytes)
 
     def _raw(self, split: int) -> io.IOBase:
-        """Open a split's file: the one place where that is done."""
-        return self._filesystem.open(self._files[split][0], "rb")
+        return self._open(split, self._files[split][0])
 
     def _file_name(self, split: int) -> str:
         return posixpath.basename(self._files[split][0])

@@ -79,7 +79,7 @@ class TorchRLLogs(FileLogs):
             LogError: The split has no such column, or the file or its description cannot be read.
         """
         path, name = self._path(split, column), self.file_name(split, column)
-        shape, dtype = self._described(path, name)
+        shape, dtype = self._described(split, path, name)
         spare = 1 if column == "observation" else 0
         if spare and (not shape or not shape[0]):
             raise LogError(f"{name}: {dtype}{list(shape)}, expected frames, and a row that follows them")
@@ -89,17 +89,18 @@ class TorchRLLogs(FileLogs):
             raise LogError(
                 f"{name}: has {self._sizes[path]:,} bytes, expected {expected:,} as its {_META} says"
             )
-        return RawStream(self._open(path), name, shape, dtype, spare=spare, on_bytes=on_bytes)
+        return RawStream(self._open(split, path), name, shape, dtype, spare=spare, on_bytes=on_bytes)
 
-    def _mark(self, path: str) -> str:
-        return f"{self._sizes[path]}:{self._filesystem.modified(path).isoformat()}"
+    def _mark(self, split: int, path: str) -> str:
+        with self._open(split, path) as file:
+            return f"{self._sizes[path]}:{self._changed(path, file)}"
 
-    def _described(self, path: str, name: str) -> tuple[tuple[int, ...], np.dtype]:
+    def _described(self, split: int, path: str, name: str) -> tuple[tuple[int, ...], np.dtype]:
         """Read shape and dtype of a memmap."""
         folder, file = posixpath.split(path)
         meta = f"{posixpath.dirname(name)}/{_META}"
         try:
-            with self._open(posixpath.join(folder, _META)) as opened:
+            with self._open(split, posixpath.join(folder, _META)) as opened:
                 entry = json.loads(opened.read(_MOST_META))[file.removesuffix(_END)]
             shape = tuple(int(side) for side in entry["shape"])
             dtype = np.dtype(entry["dtype"].removeprefix("torch."))

@@ -32,6 +32,8 @@ _log = logging.getLogger(__name__)
 
 #: Where ingest, convert and map put what is half-written, below the dataset's directory.
 WORK = ".ingest"
+#: Where the files of a remote source are until their shard is there.
+SOURCE = ".source"
 #: Where a recorder does.
 RECORDING = ".recording"
 _LOCK = "lock"

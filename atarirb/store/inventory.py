@@ -20,10 +20,8 @@ from atarirb.store import building, codecs
 from atarirb.store import manifest as store
 from atarirb.store.files import sync_directory
 
-#: Where what is fetched from afar waits until it is in a shard, below the dataset's directory.
-SPOOL = ".source"
 #: Directories of things half-written, all that is in them included; those of a recorder are data.
-_WORK = (building.WORK, SPOOL, building.RECORDING)
+_WORK = (building.WORK, building.SOURCE, building.RECORDING)
 _EFFECTIVE = os.access in os.supports_effective_ids
 _SHARD = re.compile(r"\d{5,}")
 _ASIDE = re.compile(r"\..+\.removed-[0-9a-f]{8}")

@@ -7,7 +7,7 @@ import os
 import pathlib
 import shutil
 from collections.abc import Iterable
-from typing import Any, Literal, overload
+from typing import Literal, overload
 
 from atarirb import catalog, home, sources
 from atarirb.arguments import positive
@@ -147,9 +147,6 @@ def download(
         )
     made, failures = [], {}
     for run in names:
-        more: dict[str, Any] = {}
-        if keep_source is not None:
-            more["keep_source"] = pathlib.Path(keep_source) / run
         try:
             info = ingest(
                 collection.address(place, run),
@@ -158,8 +155,8 @@ def download(
                 workers=workers,
                 codec=kind,
                 name=run,
+                keep_source=None if keep_source is None else pathlib.Path(keep_source) / run,
                 progress=progress,
-                **more,
             )
         except (AtarirbError, OSError) as error:
             if len(names) == 1:

@@ -7,22 +7,31 @@ shard, and write the episode table and the manifest (`atarirb.store.building`).
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import operator
 import os
 import pathlib
-from collections.abc import Iterable, Mapping
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 
 from atarirb import jobs, sources
 from atarirb.arguments import positive
-from atarirb.errors import ArgumentError, IngestError
+from atarirb.errors import ArgumentError, DiskSpaceError, IngestError, SourceChangedError
 from atarirb.info import DatasetInfo
 from atarirb.ingestion.copying import Job
 from atarirb.ingestion.plan import Plan, make_plan
+from atarirb.sources.spool import Spool
 from atarirb.store import building, codecs
 from atarirb.store import manifest as store
 from atarirb.threads import cores
 from atarirb.verbs.progress import meter
+
+_log = logging.getLogger(__name__)
+
+#: Most times it is begun when a file of a store is another one than it was when it was begun.
+_AFRESH = 3
 
 
 def ingest(
@@ -36,6 +45,7 @@ def ingest(
     executor: Executor | None = None,
     codec: str = codecs.DEFAULT,
     name: str | None = None,
+    keep_source: str | os.PathLike[str] | None = None,
     progress: bool = False,
 ) -> DatasetInfo:
     """Turn replay logs into a dataset.
@@ -48,7 +58,7 @@ def ingest(
 
     Args:
         source: The run's directory or its ``replay_logs``; a game's, where `run` chooses; an ``.npz``; or of
-            RL Unplugged's episodes ``<Game>/run_<r>``.
+            RL Unplugged's episodes ``<Game>/run_<r>``. A path, or the URI of a remote store.
         out: The dataset's directory; made if need be.
         run: The number of the run, where several stand together.
         splits: Numbers of the splits wanted; None for all.
@@ -62,6 +72,9 @@ def ingest(
         codec: How frames are kept.
         name: The run's id, as ``"Pong/1"``; by default as the layout tells: mostly the last two parts of the
             run's path.
+        keep_source: Directory in which a remote source's files are kept as they came, by the paths they have
+            below `source`: a later ingest may name it instead. A file that is there and whole does not come
+            again. None for below `out`, only until their shard is there.
         progress: Show bytes, rate and time left on stderr, if that is a terminal.
 
     Returns:
@@ -69,6 +82,8 @@ def ingest(
 
     Raises:
         SourceNotFoundError: There are no replay logs at `source`.
+        SourceDeniedError: The store refuses to show them.
+        TransferError: The store cannot be reached. What came is kept for the next call.
         IngestError: Some splits failed; it lists them and why. The others are kept, and a second
             call does only what is missing.
         DiskSpaceError: The disk has too little room; nothing was written.
@@ -78,17 +93,27 @@ def ingest(
             another dataset.
         LogError: The source's files contradict each other by their names alone.
     """
-    logs = sources.find(source, run, partial=partial)
-    return ingest_logs(
-        logs,
-        out,
-        name=name or logs.name or sources.run_name(source),
-        splits=splits,
-        workers=workers,
-        executor=executor,
-        codec=codec,
-        progress=progress,
-    )
+    splits = splits if splits is None else list(splits)
+    for left in reversed(range(_AFRESH)):
+        logs = sources.find(source, run, partial=partial)
+        try:
+            return ingest_logs(
+                logs,
+                out,
+                name=name or logs.name or sources.run_name(source),
+                splits=splits,
+                workers=workers,
+                executor=executor,
+                codec=codec,
+                keep_source=keep_source,
+                progress=progress,
+            )
+        except (IngestError, SourceChangedError) as error:
+            failures = error.failures.values() if isinstance(error, IngestError) else [error]
+            if not left or not any(isinstance(failure, SourceChangedError) for failure in failures):
+                raise
+            _log.info("beginning afresh: %s", error)
+    raise AssertionError
 
 
 def ingest_logs(
@@ -100,15 +125,16 @@ def ingest_logs(
     workers: int | None = None,
     executor: Executor | None = None,
     codec: str = codecs.DEFAULT,
+    keep_source: str | os.PathLike[str] | None = None,
     progress: bool = False,
 ) -> DatasetInfo:
     """Turn steps from any source into a dataset: see `ingest`."""
     threads = cores() if workers is None else positive("workers", workers)
     jobs.check_executor(executor, workers)
     kind = codecs.codec(codec)
-    directory = pathlib.Path(out)
+    directory, keep = pathlib.Path(out), None if keep_source is None else pathlib.Path(keep_source)
     wanted = wanted_splits(logs, splits)
-    with building.exclusive(directory) as work:
+    with building.exclusive(directory) as work, _fetched(logs, directory / building.SOURCE, keep) as spool:
         held = building.held(directory, name, logs.layout, kind.NAME)
         building.refuse_strange(directory, held, logs.splits, logs.directory)
         wanted = sorted({*wanted, *held})  # what is there must still be what the log says
@@ -128,16 +154,66 @@ def ingest_logs(
         ]
         todo = [job for job in planned if not job.holds(held.get(job.portion.split))]
         moved = [job for job in planned if job not in todo and not job.placed(held[job.portion.split])]
-        building.check_space(directory, sum(job.disk_bytes() for job in todo))
+        fetched = [job.split for job in todo]
+        room = sum(job.disk_bytes() for job in todo)
+        if spool:
+            to_come = [max(0, logs.size(split) - logs.held(split)) for split in fetched]
+            room += _source_room(directory, keep, to_come, threads)
+        building.check_space(directory, room)
         if todo or moved:  # what is there so far is a dataset only again when it is whole
             (directory / store.MANIFEST).unlink(missing_ok=True)
         for job in moved:
             job.correct_place(held[job.portion.split])
-        with meter("ingest", sum(job.amount for job in todo), progress and bool(todo)) as on_bytes:
+        total, shown = sum(job.amount for job in todo), progress and bool(todo)
+        comes = spool is not None and executor is None  # other processes do not say what came to them
+        with (
+            meter("fetch", total, shown and comes, done=sum(map(logs.held, fetched))) as on_fetched,
+            meter("ingest", total, shown) as on_bytes,
+        ):
+            if spool:
+                spool.on_bytes = on_fetched
             failures |= jobs.run(todo, directory, work, workers=threads, executor=executor, on_done=on_bytes)
         if failures:
             raise _failed(failures, [split for split in wanted if split not in failures], logs)
         return _finish(directory, name, logs, kind.NAME, plan)
+
+
+@contextlib.contextmanager
+def _fetched(
+    logs: sources.Logs, directory: pathlib.Path, keep: pathlib.Path | None
+) -> Iterator[Spool | None]:
+    """Have what comes from a remote store kept; after an error for the next call, unless it wrote nothing."""
+    fresh = not directory.exists()
+    spool = logs.fetch_to(directory, keep)
+    if keep is not None and spool is None:
+        raise ArgumentError(
+            f"keep_source: {logs.directory} is no remote directory of files, there is nothing to keep"
+        )
+    try:
+        yield spool
+    except DiskSpaceError:
+        if fresh and spool:
+            spool.remove()
+        raise
+    except BaseException:
+        if spool:
+            spool.tidy()
+        raise
+    if spool:
+        spool.remove()
+    elif directory.exists():  # of a source that was remote
+        shutil.rmtree(directory)
+
+
+def _source_room(directory: pathlib.Path, keep: pathlib.Path | None, to_come: list[int], threads: int) -> int:
+    """Return the bytes that files to come take at most on the dataset's disk; check another one's room."""
+    if keep is None:  # they go with each split that is done
+        return sum(sorted(to_come)[-threads:])
+    there = next(path for path in (keep.absolute(), *keep.absolute().parents) if path.exists())
+    if there.stat().st_dev == directory.stat().st_dev:
+        return sum(to_come)
+    building.check_space(there, sum(to_come))
+    return 0
 
 
 def wanted_splits(logs: sources.Logs, splits: Iterable[int] | None) -> list[int]:
