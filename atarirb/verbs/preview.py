@@ -34,12 +34,6 @@ from atarirb.store.dataset import Dataset
 if TYPE_CHECKING:
     from PIL import Image
 
-#: The console's actions, in their order.
-ACTIONS = (
-    "NOOP", "FIRE", "UP", "RIGHT", "LEFT", "DOWN", "UPRIGHT", "UPLEFT", "DOWNRIGHT", "DOWNLEFT", "UPFIRE",
-    "RIGHTFIRE", "LEFTFIRE", "DOWNFIRE", "UPRIGHTFIRE", "UPLEFTFIRE", "DOWNRIGHTFIRE", "DOWNLEFTFIRE",
-)  # fmt: skip
-
 _SIDE = 168  # pixels that a frame's longer side is scaled to, about
 _COLUMNS, _WIDTH = 10, 2_000  # of a sheet, at the most
 _MOST = 2_000  # frames; programs that show pictures refuse much larger ones
@@ -239,8 +233,7 @@ def _cells(dataset: Dataset, row: np.void, steps: np.ndarray) -> list[_Cell]:
     marks = [_gap(rewards[last + 1 : step]) for last, step in borders]
     head, tail = _edges(row)
     marks[0], marks[-1] = marks[0] or head, marks[-1] or tail
-    game = catalog.games().get(dataset.manifest.name.partition("/")[0])
-    names = [ACTIONS[action] for action in game.minimal_actions] if game else []
+    names = catalog.action_names(dataset.manifest.name)
     actions = [
         f"{action} {names[action]}" if 0 <= action < len(names) else str(action)
         for action in gather(dataset, "action", index).tolist()
