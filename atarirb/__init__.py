@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from atarirb.verbs.preview import preview
     from atarirb.verbs.prune import prune
     from atarirb.verbs.record import LogsInfo, record
+    from atarirb.verbs.report import report
     from atarirb.verbs.rm import rm
     from atarirb.verbs.show import show
     from atarirb.verbs.verify import verify
@@ -57,6 +58,7 @@ _HOMES = {
     "preview": "verbs.preview",
     "prune": "verbs.prune",
     "record": "verbs.record",
+    "report": "verbs.report",
     "rm": "verbs.rm",
     "show": "verbs.show",
     "source_runs": "verbs.datasets",
@@ -84,6 +86,7 @@ __all__ = [
     "preview",
     "prune",
     "record",
+    "report",
     "rm",
     "show",
     "source_runs",
