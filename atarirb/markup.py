@@ -21,7 +21,7 @@ def element(name: str, /, *content: str, **attributes: str | float | bool | None
     Args:
         name: The tag's name.
         content: What is in it; plain strings are escaped.
-        attributes: Of ``class_`` and ``data_step`` the names are class and data-step. True gives a name alone,
+        attributes: ``class_`` and ``data_step`` are named class and data-step. True gives a name alone,
             None and False nothing.
     """
     written = "".join(

@@ -54,7 +54,7 @@ class Axis:
         for size, letter in ((1e6, "M"), (1e3, "k")):
             if largest >= 10 * size or (largest >= size and step >= size):
                 return f"{tick / size:.6g}{letter}" if tick else "0"
-        return f"{tick:.6g}"
+        return f"{tick:,.6g}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -127,15 +127,19 @@ def crosses(frame: Frame, x: np.ndarray, y: np.ndarray) -> Markup:
 def band(frame: Frame, bins: Sequence[Bin], name: str) -> list[Markup]:
     """Draw the quartiles of bins: a band with the median in it; nothing where a bin is empty."""
     areas, lines = [], []
+    end = None  # of the bin before, if it has a median
     for each in bins:
         if not each.quartiles:
+            end = None
             continue
         low, middle, high = each.quartiles[name]
         left, bottom = frame.place(each.low, low)
         right, top = frame.place(each.high, high)
         _, line = frame.place(each.low, middle)
         areas.append(f"M{_short(left)} {_short(bottom)}H{_short(right)}V{_short(top)}H{_short(left)}z")
-        lines.append(f"M{_short(left)} {_short(line)}H{_short(right)}")
+        begin = f"M{_short(left)} {_short(line)}" if end != each.low else f"V{_short(line)}"
+        lines.append(f"{begin}H{_short(right)}")
+        end = each.high
     return [path("band", "".join(areas)), path("median", "".join(lines))]
 
 
@@ -145,14 +149,6 @@ def bar(part: float) -> Markup:
     return element(
         "svg", rect, viewBox="0 0 100 10", preserveAspectRatio="none", class_="bar", aria_hidden="true"
     )
-
-
-def line(frame: Frame, x: np.ndarray, y: np.ndarray) -> Markup:
-    """Draw values that stay until the next one, as steps."""
-    places = [frame.place(*pair) for pair in zip(x.tolist(), y.tolist(), strict=True)]
-    parts = [f"M{_short(places[0][0])} {_short(places[0][1])}"]
-    parts += [f"H{_short(a)}V{_short(b)}" for a, b in places[1:]]
-    return path("line", "".join(parts))
 
 
 def spread(values: np.ndarray) -> str:

@@ -15,12 +15,12 @@ for (const player of document.querySelectorAll(".player")) {
     at = Math.max(0, Math.min(last, place));
     const x = (at % columns) * width, y = Math.floor(at / columns) * height;
     image.style.transform = `scale(${scale}) translate(${-x}px, ${-y}px)`;
-    const step = data.step[at], over = step > data.last;
-    fields.step.textContent = over ? "after the last one"
-      : `${step.toLocaleString("en")} of 0 to ${data.last.toLocaleString("en")} (${(data.first + step).toLocaleString("en")} of the dataset)`;
+    const step = data.step[at], over = step > data.last, say = (count) => count.toLocaleString("en");
+    fields.step.textContent = over ? "none" : `${say(step)} of 0 to ${say(data.last)}`;
+    fields.index.textContent = over ? "none" : say(data.first + step);
     for (const name of ["action", "reward", "total", "mark"]) fields[name].textContent = data[name][at];
     slider.value = at;
-    const said = over ? "the frame after the last action" : `step ${step}, action ${data.action[at]}, reward ${data.reward[at]}`;
+    const said = over ? "no step" : `step ${step}, action ${data.action[at]}, reward ${data.reward[at]}`;
     slider.setAttribute("aria-valuetext", data.mark[at] ? `${said}, ${data.mark[at]}` : said);
     image.alt = `${said}${data.mark[at] ? `, ${data.mark[at]}` : ""}`;
   }

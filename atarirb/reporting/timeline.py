@@ -12,8 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from atarirb.markup import Markup, element
-from atarirb.reporting import charts, summary
+from atarirb.markup import Markup, element, table
+from atarirb.reporting import charts, pieces, summary
+from atarirb.store.dataset import Dataset
 from atarirb.store.manifest import Manifest
 
 _WIDTH, _LEFT, _RIGHT = 1000, 150, 16
@@ -22,8 +23,8 @@ _MARK = 18
 
 #: What is marked, and the class it is drawn as.
 KINDS = {
-    "beginnings cut": "cut",
-    "ends cut": "cut",
+    "beginning cut": "cut",
+    "end cut": "cut",
     "truncated": "truncated",
     "ended by the time limit": "limit",
 }
@@ -44,6 +45,60 @@ class Hole:
     after: int
     first: int
     stop: int
+
+
+def section(dataset: Dataset) -> list[Markup]:
+    """Show shards, holes and cuts on a line, and holes and shards as tables."""
+    manifest = dataset.manifest
+    if not manifest.steps:
+        return [pieces.paragraph("There are no steps.")]
+    marked = marks(dataset.episodes)
+    missing = holes(manifest)
+    said = ", ".join(f"{kind}: {count:,}" for kind, (count, _) in marked.items())
+    parts = [
+        pieces.paragraph(
+            f"Splits: {len(manifest.shards):,}. Holes between them: {len(missing):,}. Of the episodes {said}."
+        ),
+        draw(manifest, marked),
+    ]
+    if missing:
+        key = [
+            pieces.key("shard0", "a split of the source files"),
+            pieces.key("hole", "a hole: steps that are in no file"),
+        ]
+        parts.append(element("p", *key, class_="key"))
+        rows = [
+            (
+                f"between splits {hole.before:,} and {hole.after:,}",
+                f"{hole.first:,}",
+                f"{hole.stop:,}",
+                f"{hole.stop - hole.first:,}",
+            )
+            for hole in missing[: pieces.MOST_ROWS]
+        ]
+        head = ("hole", "first row missing", "first row after it", "rows missing")
+        parts += pieces.left_out(len(missing), "holes")
+        parts.append(pieces.scrolled(table(rows, head=head, class_="figures"), "Holes"))
+    rows = [
+        (
+            f"{shard.split:,}",
+            f"{first:,}",
+            f"{shard.steps:,}",
+            {"start": "begins an episode", "continues": "continues the split before"}.get(
+                shard.head, "is cut off"
+            ),
+            f"{shard.bytes:,}",
+        )
+        for first, shard in zip(dataset.offsets.tolist(), manifest.shards[: pieces.MOST_ROWS], strict=False)
+    ]
+    shards = pieces.scrolled(
+        table(rows, head=("split", "first step", "steps", "its first step", "bytes"), class_="figures"),
+        "Splits",
+    )
+    parts.append(
+        pieces.details("The splits as rows", *pieces.left_out(len(manifest.shards), "splits"), shards)
+    )
+    return parts
 
 
 def holes(manifest: Manifest) -> list[Hole]:
@@ -71,8 +126,8 @@ def marks(episodes: np.ndarray) -> dict[str, tuple[int, np.ndarray]]:
     for _, rows in summary.chunks(episodes):
         stop, final = rows["start"] + rows["length"], rows["final"] >= 0
         here = {
-            "beginnings cut": rows["start"][rows["head_cut"]],
-            "ends cut": stop[~rows["terminal"] & ~final],
+            "beginning cut": rows["start"][rows["head_cut"]],
+            "end cut": stop[~rows["terminal"] & ~final],
             "truncated": stop[~rows["terminal"] & final],
             "ended by the time limit": stop[rows["time_limit"]],
         }
@@ -108,9 +163,9 @@ def draw(manifest: Manifest, marked: dict[str, tuple[int, np.ndarray]]) -> Marku
     )
     for shard in shards:
         left, right = at(shard.adds[0]), at(shard.adds[1])
-        if right - left > 8 + 8 * len(str(shard.split)):
+        if right - left > 7 * len(str(shard.split)):
             drawn.append(
-                charts.text(str(shard.split), (left + right) / 2, _TOP + 18, "middle", class_="split")
+                charts.text(str(shard.split), (left + right) / 2, _TOP + 19, "middle", class_="split")
             )
     offsets = np.cumsum([0, *(shard.steps for shard in shards)])
     adds = np.array([shard.adds for shard in shards])
@@ -118,7 +173,7 @@ def draw(manifest: Manifest, marked: dict[str, tuple[int, np.ndarray]]) -> Marku
         count, steps = marked[kind]
         drawn.append(_label(f"{kind}: {count:,}", lane))
         # What ends a shard's last episode is drawn at its end, not at the next one's beginning.
-        before = kind != "beginnings cut"
+        before = kind != "beginning cut"
         number = np.searchsorted(offsets, steps, side="left" if before else "right") - 1
         part = (steps - offsets[number]) / np.diff(offsets)[number]
         places = adds[number, 0] + part * (adds[number, 1] - adds[number, 0])

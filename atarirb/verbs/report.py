@@ -35,8 +35,8 @@ def report(
 
     Args:
         path: The dataset's directory, or its name in the home (`atarirb.home`).
-        out: The page's file, or a directory for it; by default ``Pong-1-report.html`` for ``"Pong/1"``, in the
-            current directory. A file that is there is replaced.
+        out: The page's file, or a directory for it; by default ``Pong-1-report.html`` for ``"Pong/1"``, in
+            the current directory. A file that is there is replaced.
         episodes: Numbers of episodes to show beside the best, the median and the last whole one; negative
             ones count from the end. Up to 20.
         frames: Frames shown of an episode, at the most; of longer ones every n-th step is. 2 to 600.
