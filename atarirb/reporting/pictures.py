@@ -61,19 +61,22 @@ def sheet(dataset: Dataset, row: np.void, *, frames: int, most_bytes: int) -> Sh
         dataset: Its dataset, with frames that are pictures.
         row: The episode, of EPISODE.
         frames: Frames shown, at the most, 2 or more; one more if the final frame is known.
-        most_bytes: Of the image; fewer frames are shown where it would be larger.
+        most_bytes: Of the image; where it would be larger, fewer frames are shown, and then smaller ones.
     """
-    length = int(row["length"])
+    length, longest = int(row["length"]), _LONGEST_SHOWN
     while True:
         steps, every = spaced(length, frames)
         numbers = row["start"] + steps
         if row["final"] >= 0:
             steps, numbers = np.append(steps, length), np.append(numbers, row["final"])
-        pixels, factor = _frames(dataset, numbers, _LONGEST_SHOWN)
+        pixels, factor = _frames(dataset, numbers, longest)
         image = encoded(_tiled(pixels))
-        if len(image) <= most_bytes or frames == 2:
+        if len(image) <= most_bytes or longest == 1:
             break
-        frames = max(2, min(frames, length) // 2)
+        if min(frames, length) > 2:
+            frames = max(2, min(frames, length) // 2)
+        else:
+            longest = max(1, min(longest, max(dataset.frames.shape[:2])) // 2)
     index = row["start"] + np.arange(length)
     rewards = np.append(gather(dataset, "reward", index).astype(np.float64), 0.0)
     total = np.cumsum(rewards)[steps]

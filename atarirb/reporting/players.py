@@ -37,8 +37,8 @@ def section(dataset: Dataset, more: Sequence[int], frames: int) -> list[Markup]:
     most_bytes = _IMAGE_BYTES // len(chosen)
     return [
         pieces.paragraph(
-            f"{said}. Where scripts run, buttons, the slider and the arrow keys step through the frames; where "
-            f"not, they are in reading order."
+            f"{said}. Where scripts run, buttons, the slider and the arrow keys step through the frames; "
+            f"where not, they are in reading order."
         ),
         *(_episode(dataset, place, why, frames, most_bytes) for place, why in chosen.items()),
     ]

@@ -54,10 +54,10 @@ def section(dataset: Dataset) -> list[Markup]:
         return [pieces.paragraph("There are no steps.")]
     marked = marks(dataset.episodes)
     missing = holes(manifest)
-    said = ", ".join(f"{kind}: {count:,}" for kind, (count, _) in marked.items())
+    said = ", ".join(f"{kind} {count:,}" for kind, (count, _) in marked.items())
     parts = [
         pieces.paragraph(
-            f"Splits: {len(manifest.shards):,}. Holes between them: {len(missing):,}. Of the episodes {said}."
+            f"Splits: {len(manifest.shards):,}. Holes between them: {len(missing):,}. Episodes: {said}."
         ),
         draw(manifest, marked),
     ]
