@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import atarirb
 from atarirb.catalog import ACTIONS
 from atarirb.errors import ArgumentError, DatasetNotFoundError, MissingPackageError, StepIndexError
-from atarirb.verbs.preview import as_pictures, overview
+from atarirb.sheet import as_pictures, overview
 
 Image = pytest.importorskip("PIL.Image")
 ImageDraw = pytest.importorskip("PIL.ImageDraw")

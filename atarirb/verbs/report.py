@@ -13,6 +13,7 @@ from atarirb.arguments import positive
 from atarirb.errors import ArgumentError, MissingPackageError, StepIndexError
 from atarirb.reporting import pictures
 from atarirb.reporting.page import page
+from atarirb.sheet import replace
 from atarirb.store.dataset import Dataset
 
 #: Episodes that may be asked for, and frames of each.
@@ -65,13 +66,7 @@ def report(
         except ImportError:
             raise MissingPackageError.needed("pillow", purpose="report", extra="preview") from None
     text = page(dataset, episodes=numbers, frames=frames)
-    temporary = target.with_name(f".{target.name}.partial")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return target
+    return replace(target, text.encode())
 
 
 def _numbers(episodes: Any, count: int, name: str) -> list[int]:
