@@ -750,6 +750,16 @@ def test_what_comes_from_files_is_escaped(tmp_path):
     assert "alert(1)" not in "".join(node.text for node in page.all("script"))
 
 
+def test_the_values_of_a_player_cannot_end_their_script(breakout, tmp_path, monkeypatch):
+    names = ("</script><b>", "<!--", "\u2028", "&lt;")
+    monkeypatch.setattr("atarirb.catalog.action_names", lambda name: names)
+    page = reported(breakout[0], tmp_path)
+    assert len(section(page, "players").all("script")) == len(section(page, "players").all("article"))
+    data = json.loads(section(page, "players").all("script")[0].text)
+    assert set(data["action"]) == {f"{number} {name}" for number, name in enumerate(names)}
+    assert not page.all("b")
+
+
 def test_everything_has_a_name(breakout):
     _, page = breakout
     assert page.one("html").attributes["lang"] == "en"
@@ -946,6 +956,8 @@ def test_a_player_steps_by_buttons_slider_and_keys(browser, page_file):
     for key, place in (("ArrowRight", 1), ("ArrowRight", 2), ("ArrowLeft", 1), ("End", last), ("Home", 0)):
         tab.keyboard.press(key)
         check(place)
+    tab.keyboard.press("Control+ArrowRight")  # the browser's
+    check(0)
     player.locator("input").fill("7")
     check(7)
     player.locator("input").focus()
@@ -994,9 +1006,9 @@ def test_a_page_fits_its_screen_and_is_legible(browser, page_file, width, scheme
 
 
 def test_without_script_the_frames_are_a_contact_sheet(browser, page_file):
-    tab, _ = opened(browser, page_file, java_script_enabled=False, viewport={"width": 1400, "height": 900})
+    tab, _ = opened(browser, page_file, java_script_enabled=False, viewport={"width": 700, "height": 900})
     sheet = tab.locator(".player img").first
     box = sheet.bounding_box()
-    assert box["width"] > 900
-    assert box["height"] > 200
+    assert 600 < box["width"] < 700  # of 16 frames of 84 pixels: made smaller, not cut off
+    assert box["height"] > 100
     assert not tab.locator(".controls").first.is_visible()

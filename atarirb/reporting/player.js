@@ -53,8 +53,8 @@ for (const player of document.querySelectorAll(".player")) {
   const keys = { ArrowLeft: "back", ArrowRight: "on", Home: "first", End: "last" };
   player.addEventListener("keydown", (event) => {
     const move = keys[event.key];
-    // The slider knows these keys itself; with Alt and the like they are the browser's.
-    if (!move || event.target === slider || event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    // With Alt and the like they are the browser's.
+    if (!move || event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return;
     event.preventDefault();
     stop();
     moves[move]();
