@@ -486,6 +486,17 @@ def test_holes_are_listed_and_drawn(breakout):
     assert float(left[0]) < float(left[1])
 
 
+def test_holes_of_a_log_that_does_not_count_are_said_to_be_guesses(breakout, tmp_path):
+    logs = shutil.copytree(SAMPLES / "Breakout/1/replay_logs", tmp_path / "Breakout/1/replay_logs")
+    for file in logs.glob("add_count*"):
+        file.unlink()
+    truth.ingest(tmp_path / "Breakout/1", tmp_path / "data")
+    part = section(reported(tmp_path / "data", tmp_path), "timeline")
+    assert part.all("table")[0].rows()
+    assert "how many are missing is not known" in part.text
+    assert "how many are missing" not in section(breakout[1], "timeline").text
+
+
 def test_cuts_are_counted_and_drawn(breakout):
     path, page = breakout
     listed = episode_list(path)

@@ -1,7 +1,8 @@
 """Where a run has steps and where they are missing, and where episodes are cut, on one line.
 
 The line is that of the log's add numbers (see `atarirb.store.manifest`), so a hole is as wide as what is
-missing in it. Within a shard steps are spaced evenly: rows of padding are too few to be seen.
+missing in it, where the log has these numbers. Within a shard steps are spaced evenly: rows of padding are
+too few to be seen.
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ KINDS = {
     "truncated": "truncated",
     "ended by the time limit": "limit",
 }
+
+_UNCOUNTED = (
+    "The log does not count its rows, so how many are missing is not known: where nothing proves that a "
+    "split continues the one before, a hole of one split is taken to be there."
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,6 +82,8 @@ def section(dataset: Dataset) -> list[Markup]:
             )
             for hole in missing[: pieces.MOST_ROWS]
         ]
+        if not all("add_count" in shard.source for shard in manifest.shards):
+            parts.append(pieces.paragraph(_UNCOUNTED))
         head = ("hole", "first row missing", "first row after it", "rows missing")
         parts += pieces.left_out(len(missing), "holes")
         parts.append(pieces.scrolled(table(rows, head=head, class_="figures"), "Holes"))
