@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from atarirb.verbs.preview import preview
     from atarirb.verbs.prune import prune
     from atarirb.verbs.record import LogsInfo, record
+    from atarirb.verbs.report import report
     from atarirb.verbs.rm import rm
     from atarirb.verbs.show import show
     from atarirb.verbs.verify import verify
@@ -59,6 +60,7 @@ _HOMES = {
     "preview": "verbs.preview",
     "prune": "verbs.prune",
     "record": "verbs.record",
+    "report": "verbs.report",
     "rm": "verbs.rm",
     "show": "verbs.show",
     "source_runs": "verbs.datasets",
@@ -87,6 +89,7 @@ __all__ = [
     "preview",
     "prune",
     "record",
+    "report",
     "rm",
     "show",
     "source_runs",

@@ -18,8 +18,14 @@ from importlib import resources
 
 from atarirb.errors import UnknownGameError
 
-#: Actions of the console.
-CONSOLE_ACTIONS = 18
+#: The console's actions, in their order.
+ACTIONS = (
+    "NOOP", "FIRE", "UP", "RIGHT", "LEFT", "DOWN", "UPRIGHT", "UPLEFT", "DOWNRIGHT", "DOWNLEFT", "UPFIRE",
+    "RIGHTFIRE", "LEFTFIRE", "DOWNFIRE", "UPRIGHTFIRE", "UPLEFTFIRE", "DOWNRIGHTFIRE", "DOWNLEFTFIRE",
+)  # fmt: skip
+
+#: How many they are.
+CONSOLE_ACTIONS = len(ACTIONS)
 
 #: Runs published for every game.
 RUNS = (1, 2, 3, 4, 5)
@@ -54,6 +60,12 @@ def games() -> dict[str, Game]:
         name: Game(name=name, rom=entry["rom"], minimal_actions=tuple(entry["minimal_actions"]))
         for name, entry in json.loads(text).items()
     }
+
+
+def action_names(name: str) -> tuple[str, ...]:
+    """Name the logged actions of the game that a run's id is of; none if it is not in the catalog."""
+    found = games().get(name.partition("/")[0])
+    return tuple(ACTIONS[action] for action in found.minimal_actions) if found else ()
 
 
 def available_datasets() -> list[str]:

@@ -8,6 +8,7 @@ import os
 
 import numpy as np
 
+from atarirb import markup
 from atarirb.store.manifest import Manifest
 
 
@@ -80,6 +81,9 @@ class DatasetInfo:
             f"format {self.format_version}{extra}"
         )
 
+    def _repr_html_(self) -> str:
+        return markup.table(facts(self).items(), caption=self.name)
+
     @property
     def frame_ratio(self) -> float:
         """How many times as large the frames are as they are handed out as they are on disk."""
@@ -117,6 +121,34 @@ def describe(path: str | os.PathLike[str], manifest: Manifest, episodes: np.ndar
         return_mean=float(episodes["return"][whole].mean()) if whole.any() else float("nan"),
         format_version=manifest.format_version,
     )
+
+
+def facts(info: DatasetInfo) -> dict[str, str]:
+    """Say what a dataset is, a fact at a time: what it is of, and in words."""
+    shape = " x ".join(map(str, info.frame_shape))
+    clipped = "clipped to {-1, 0, 1}: no other value occurs" if info.rewards_clipped else "not clipped"
+    return {
+        "path": info.path,
+        "steps": f"{info.steps:,}",
+        "splits": f"{len(info.splits):,}: {ranges(info.splits)}",
+        "episodes": (
+            f"{info.episodes:,}: {info.cut_episodes:,} of them cut, {info.truncated_episodes:,} truncated, "
+            f"{info.time_limit_episodes:,} ended by the time limit"
+        ),
+        "holes in the log": f"{info.holes:,}",
+        "rewards": clipped,
+        "mean return": f"{info.return_mean:,.2f}, of the whole episodes"
+        if math.isfinite(info.return_mean)
+        else "no episode is whole",
+        "frames": f"{info.frame_dtype}, {shape}",
+        "codec": (
+            f"{info.codec}: {info.frame_disk_bytes:,} bytes for {info.frame_bytes:,} of frames, "
+            f"{info.frame_ratio:.1f} times smaller"
+        ),
+        "on disk": f"{info.bytes:,} bytes, {info.bytes / max(1, info.steps):,.0f} a step",
+        "extra columns": ", ".join(info.extra_columns) or "none",
+        "format": f"version {info.format_version}",
+    }
 
 
 def ranges(numbers: tuple[int, ...]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from atarirb import draws
+from atarirb import draws, markup
 from atarirb.batch import OPTIONAL, Batch
 from atarirb.errors import ArgumentError
 from atarirb.index import EpisodeIndex, Legal
@@ -229,6 +229,18 @@ class Mixture(Sampler):
     def __repr__(self) -> str:
         closed = "" if self._dataset else ", closed"
         return f"<atarirb.Mixture of {len(self.runs):,} runs: {self.valid_steps:,} steps to draw{closed}>"
+
+    def _repr_html_(self) -> str:
+        drawn = ["weight"] if self._weights is not None else []
+        rows = []
+        for place, (name, reader) in enumerate(self._readers.items()):
+            counts = (len(reader.info.splits), reader.info.episodes, reader.info.steps, reader.valid_steps)
+            weight = [f"{self._weights[place]:g}"] if self._weights is not None else []
+            rows.append((name, reader.info.name, *(f"{count:,}" for count in counts), *weight))
+        head = ("run", "dataset", "splits", "episodes", "steps", "steps to draw", *drawn)
+        shares = ", an equal share of each run" if self._stacked else ""
+        closed = "" if self._dataset else ", closed"
+        return markup.table(rows, head=head, caption=f"Mixture{shares}{closed}")
 
 
 def _common_options(readers: Mapping[str, Reader]) -> Options:

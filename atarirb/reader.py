@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from atarirb import catalog, home, selection
+from atarirb import catalog, home, markup, selection
 from atarirb.arguments import as_index
 from atarirb.batch import OPTIONAL, Batch, Recipe, gather
 from atarirb.errors import ArgumentError, ColumnError, DatasetNotFoundError, UnknownGameError
 from atarirb.index import EpisodeIndex
-from atarirb.info import DatasetInfo, describe
+from atarirb.info import DatasetInfo, describe, facts
 from atarirb.sampler import Options, Sampler, check_output, pack_options, unpack_options
 from atarirb.selection import Selection
 from atarirb.store.dataset import Dataset
 from atarirb.store.manifest import TELL_TRUNCATION
 from atarirb.store.mapping import let_go
+
+if TYPE_CHECKING:
+    from atarirb.sheet import Picture
 
 
 def open(  # the name in atarirb's namespace, as gzip.open
@@ -250,6 +253,62 @@ class Reader(Sampler):
 
     __getitem__ = get
 
+    def preview(
+        self,
+        episode: int | None = None,
+        *,
+        steps: Any = None,
+        start: int | None = None,
+        frames: int = 60,
+        every: int | None = None,
+    ) -> Picture:
+        """Draw an episode, or some steps, as a contact sheet: see `atarirb.sheet`.
+
+        Args:
+            episode: Number of an episode in `episodes`; negative ones count from the end. None for the first
+                of `selected` that has both its beginning and its terminal.
+            steps: Steps to show instead, in this order: as for `get`, or a batch, for the steps in it. The
+                frames are those of the steps themselves, whatever the stack.
+            start: First step shown of the episode, as for `atarirb.preview`.
+            frames: Frames shown, at the most.
+            every: Show one step of so many of the episode.
+
+        Returns:
+            A picture that a notebook shows, with ``save("sheet.png")``, and Pillow's image as ``image``.
+
+        Raises:
+            StepIndexError, StepIndexTypeError: There is no such episode or step.
+            ArgumentError: An argument cannot be, or the frames are of a shape that is no picture.
+            MissingPackageError: pillow is not installed.
+        """
+        from atarirb import sheet
+
+        dataset, episodes = self._opened(), self.episodes
+        if steps is not None:
+            if (episode, start, every) != (None, None, None):
+                raise ArgumentError("steps= says what is shown; episode, start and every go without it")
+            return sheet.of_steps(dataset, episodes, self._steps_of(steps), frames=frames)
+        if not len(episodes):
+            raise ArgumentError(f"{self._info.name} has no episodes: there is nothing to show")
+        if episode is None:
+            number = sheet.first_whole(episodes, self._selection.chosen)
+        else:
+            number = sheet.within("episode", episode, len(episodes), self._info.name)
+        return sheet.of_episode(dataset, episodes, number, start=start, frames=frames, every=every)
+
+    def _steps_of(self, steps: Any) -> np.ndarray:
+        """Turn steps, or a batch of them, into int64[B]."""
+        if not isinstance(steps, Mapping):
+            return as_index(steps, len(self))[0]
+        if "index" not in steps:
+            raise ArgumentError("steps is a dict without 'index', expected a batch, or indices")
+        if "run" in steps:
+            raise ArgumentError(
+                "this batch is of several runs; choose the rows of one, and give their indices"
+            )
+        index = np.asarray(steps["index"]).reshape(-1)
+        return as_index(index[index >= 0], len(self))[0]  # slices and last batches are filled up with -1
+
     def close(self) -> None:
         """Let go of the maps; batches handed out stay good. Closing twice is harmless."""
         super().close()
@@ -273,13 +332,27 @@ class Reader(Sampler):
         return _reopen, (self._absolute, pack_options(self._options), self._selection.packed())
 
     def __repr__(self) -> str:
-        changed = [
-            f", {field.name}={getattr(self._options, field.name)!r}"
+        changed = "".join(f", {option}" for option in self._changed())
+        closed = "" if self._dataset else ", closed"
+        return f"<atarirb.Reader {self._info.name}: {self._info.steps:,} steps{closed}{changed}>"
+
+    def _repr_html_(self) -> str:
+        rows = {
+            "options": ", ".join(self._changed()) or "as by default",
+            "steps to draw": f"{self._valid.total:,}",
+        }
+        closed = "" if self._dataset else ", closed"
+        return markup.table(
+            (rows | facts(self._info)).items(), caption=f"Reader of {self._info.name}{closed}"
+        )
+
+    def _changed(self) -> list[str]:
+        """Write the options that are not as by default."""
+        return [
+            f"{field.name}={getattr(self._options, field.name)!r}"
             for field in dataclasses.fields(self._options)
             if getattr(self._options, field.name) != field.default
         ]
-        closed = "" if self._dataset else ", closed"
-        return f"<atarirb.Reader {self._info.name}: {self._info.steps:,} steps{closed}{''.join(changed)}>"
 
 
 def _ranges_of(dataset: Dataset, splits: Any) -> np.ndarray:

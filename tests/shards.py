@@ -75,7 +75,7 @@ def write(
                 *(episode.frames for episode in mine),
                 *(e.final[None] for e in mine if e.final is not None),
             ]
-            frames = np.concatenate(shown)
+            frames = np.concatenate([np.zeros((0, *frame_shape), frame_dtype), *shown])
             dtype = frames.dtype
             samples = frames[CODECS[codec].sampled(len(frames), frame_shape, dtype)]
             writer = CODECS[codec].Writer(shard.directory, len(frames), frame_shape, dtype, samples=samples)

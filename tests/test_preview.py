@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import itertools
 import pathlib
 import sys
@@ -13,8 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import atarirb
-from atarirb.errors import ArgumentError, DatasetNotFoundError, MissingPackageError, StepIndexError
-from atarirb.verbs.preview import ACTIONS, as_pictures, overview
+from atarirb.catalog import ACTIONS
+from atarirb.errors import (
+    ArgumentError,
+    ClosedError,
+    DatasetNotFoundError,
+    MissingPackageError,
+    StepIndexError,
+)
+from atarirb.sheet import as_pictures, overview
 
 Image = pytest.importorskip("PIL.Image")
 ImageDraw = pytest.importorskip("PIL.ImageDraw")
@@ -558,3 +566,121 @@ def test_without_pillow_the_extra_is_named(plain, tmp_path, monkeypatch):
     with pytest.raises(MissingPackageError, match=r"preview needs pillow.*atarirb\[preview\]"):
         atarirb.preview(plain, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+# Pictures of a reader.
+
+
+def pixels(picture):
+    """What a notebook shows of a picture."""
+    with Image.open(io.BytesIO(picture._repr_png_())) as image:
+        return packed(image)
+
+
+def test_a_reader_draws_an_episode_as_the_verb_does(plain, tmp_path):
+    with atarirb.open(plain, frame_stack=4) as reader:
+        for options in (
+            {},
+            {"episode": 2, "frames": 40},
+            {"episode": -1},
+            {"episode": 2, "start": 9, "every": 7},
+        ):
+            np.testing.assert_array_equal(
+                pixels(reader.preview(**options)), drawn(plain, tmp_path, **options), err_msg=str(options)
+            )
+
+
+def test_a_picture_can_be_saved(plain, tmp_path):
+    with atarirb.open(plain) as reader:
+        picture = reader.preview(episode=1)
+    path = picture.save(tmp_path / "sheet.png")
+    assert path == tmp_path / "sheet.png"
+    assert path.read_bytes() == picture._repr_png_()
+    assert [each.name for each in tmp_path.iterdir()] == ["sheet.png"]
+    assert repr(picture) == f"<atarirb.Picture, {picture.image.width} x {picture.image.height}>"
+    with pytest.raises(ArgumentError, match=r"sheet\.jpg', expected a name that ends in \.png"):
+        picture.save(tmp_path / "sheet.jpg")
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ([30, 7, 100], [30, 7, 100]),
+        (range(20, 40), list(range(20, 40))),
+        (slice(110, None, 5), [110, 115, 120]),
+        (-1, [120]),
+        ({"index": np.array([[3, 4, 5], [60, -1, -1]])}, [3, 4, 5, 60]),
+    ],
+)
+def test_steps_are_shown_in_the_order_asked_for(plain, steps, expected):
+    with atarirb.open(plain) as reader:
+        picture = pixels(reader.preview(steps=steps))
+    boxes = shown(picture)
+    assert in_reading_order(boxes) == expected
+    for step, place in boxes.items():
+        assert has_text(picture, place, f"step {step}")
+        reward = REWARDS.get(step, 0)
+        assert (
+            box(picture[place[1] - 3 : place[3] + 3, place[0] - 3 : place[2] + 3], YELLOW) is not None
+        ) == (reward > 0)
+
+
+def test_a_batch_is_shown_by_its_steps(plain):
+    with atarirb.open(plain, frame_stack=4) as reader:
+        batch = reader.sample_slices(0, 3, 10, strict_length=False)
+        boxes = shown(pixels(reader.preview(steps=batch)))
+    index = batch["index"]
+    assert sorted(boxes) == sorted(set(index[index >= 0].tolist()))
+
+
+def test_steps_that_begin_or_end_an_episode_are_marked(plain):
+    with atarirb.open(plain) as reader:
+        assert bars(pixels(reader.preview(steps=[5, 6]))) == set()
+        assert bars(pixels(reader.preview(steps=[0, 6]))) == {"start"}
+        picture = pixels(reader.preview(steps=[22, 23]))  # of two episodes; one gutter is between them
+        assert bars(picture) == {"terminal"}
+        assert bars(pixels(reader.preview(steps=[6, 24]))) == {"start"}
+        assert bars(pixels(reader.preview(steps=[120]))) == {"cut"}
+        in_rows = pixels(reader.preview(steps=[*range(14, 23), 22, 24]))  # the last one begins a row
+        assert bars(in_rows) == {"start", "terminal"}
+
+
+def test_of_many_steps_the_first_are_shown(plain):
+    with atarirb.open(plain) as reader:
+        assert in_reading_order(shown(pixels(reader.preview(steps=slice(None), frames=7)))) == list(range(7))
+        assert len(shown(pixels(reader.preview(steps=slice(None))))) == 60
+
+
+def test_a_selection_shows_its_own_episodes(plain):
+    with atarirb.open(plain) as reader:
+        part = reader.select([2])
+        assert in_reading_order(shown(pixels(part.preview(frames=90)))) == list(range(24, 114))
+        piece = reader.select(steps=slice(30, 40))
+        number = int(piece.selected[0])
+        picture = pixels(piece.preview(episode=number))
+        assert in_reading_order(shown(picture)) == list(range(30, 40))
+        assert bars(picture) == {"cut"}
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"episode": 4}, StepIndexError, "episode 4 is out of range: Pong/1 has episodes 0 to 3"),
+        ({"steps": [121]}, StepIndexError, "step 121 is out of range"),
+        ({"steps": []}, ArgumentError, "steps has none; expected one or more"),
+        ({"steps": [1], "episode": 0}, ArgumentError, "episode, start and every go without it"),
+        ({"steps": {"action": 0}}, ArgumentError, "a dict without 'index'"),
+        ({"steps": {"index": [0], "run": [0]}}, ArgumentError, "this batch is of several runs"),
+        ({"frames": 0}, ArgumentError, "frames is 0"),
+    ],
+)
+def test_a_reader_refuses_what_cannot_be(plain, options, error, words):
+    with atarirb.open(plain) as reader, pytest.raises(error, match=words):
+        reader.preview(**options)
+
+
+def test_a_closed_reader_draws_nothing(plain):
+    reader = atarirb.open(plain)
+    reader.close()
+    with pytest.raises(ClosedError):
+        reader.preview()

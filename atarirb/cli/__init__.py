@@ -155,6 +155,16 @@ def _parser() -> argparse.ArgumentParser:
     preview.add_argument("--every", type=int, metavar="N", help="show one step of so many")
     preview.add_argument("--gif", action="store_true", help="an animated GIF instead")
 
+    report = add("report", _report, "Write a page about a dataset, to be looked at in a browser.")
+    report.add_argument("dataset", help="a dataset's directory, or its name in the home")
+    report.add_argument("-o", "--out", help="the page's file (default: Pong-1-report.html)")
+    report.add_argument(
+        "--episode", type=int, action="append", default=[], metavar="K", help="show this one too; repeatable"
+    )
+    report.add_argument(
+        "--frames", type=int, default=240, metavar="N", help="most frames of an episode (240)"
+    )
+
     bench = add("bench", _bench, "Time a dataset's batches on this machine and disk.")
     bench.add_argument("dataset", help="a dataset's directory, or its name in the home")
     bench.add_argument("-n", type=int, default=256, help="transitions of a batch (256)")
@@ -279,6 +289,12 @@ def _preview(options: argparse.Namespace) -> int:
         gif=options.gif,
     )
     _print(options, {"picture": str(path)}, text=str(path))
+    return 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    path = atarirb.report(options.dataset, options.out, episodes=options.episode, frames=options.frames)
+    _print(options, {"page": str(path), "bytes": path.stat().st_size}, text=str(path))
     return 0
 
 
