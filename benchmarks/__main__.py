@@ -4,7 +4,7 @@ Bars that are missed are told on stderr and marked in the tables; each measureme
 With names, only those are measured; the tables are made of these and of what was measured before. With
 `--quick` all runs on little data, no bar counts, and the tables are printed only.
 
-    python -m benchmarks [sampling packed feed codec ingest recording] [--quick] [--root FOLDER]
+    python -m benchmarks [sampling packed feed codec ingest stores recording] [--quick] [--root FOLDER]
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import codec, feed, ingest, packed, recording, report, sampling
+from benchmarks import codec, feed, ingest, packed, recording, report, sampling, stores
 from benchmarks.workload import ROOT
 
 #: By name, in the order of the tables.
@@ -24,6 +24,7 @@ MEASUREMENTS = {
     "feed": feed,
     "codec": codec,
     "ingest": ingest,
+    "stores": stores,
     "recording": recording,
 }
 

@@ -39,7 +39,7 @@ def probe(
     """
     start = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, "-m", module, name, *map(str, args)],
+        command(name, *args, module=module),
         cwd=Path(__file__).parents[1],
         env={**os.environ, **(env or {})},
         capture_output=True,
@@ -50,6 +50,11 @@ def probe(
     if done.returncode:
         raise RuntimeError(f"the probe {name} failed:\n{done.stderr}")
     return {**json.loads(done.stdout.splitlines()[-1]), "process_s": took}
+
+
+def command(name: object, *args: object, module: str = "benchmarks.probes") -> list[str]:
+    """Return the command that runs a function of this module."""
+    return [sys.executable, "-m", module, *map(str, (name, *args))]
 
 
 def memory(field: str) -> float:
@@ -122,6 +127,10 @@ def ingest(log: str, out: str, workers: str, codec: str = "packed") -> dict[str,
     assert fsspec.core and tqdm
     if codec == "packed":
         _import_kernels()
+    if log.startswith("gs://"):
+        import atarirb.sources.gcs
+
+        assert atarirb.sources.gcs
     run, imports = atarirb.ingest, memory("VmHWM")
     start = time.perf_counter()
     info = run(log, out, workers=int(workers) or None, codec=codec)
@@ -156,6 +165,21 @@ def _import_worker() -> None:
 
     assert atarirb.ingestion.copying
     _import_kernels()
+
+
+def copied(uri: str, out: str, workers: str, codec: str, place: str) -> dict[str, float]:
+    """Copy a log from a bucket to disk, then make a dataset of the copy."""
+    from gcsfs.core import GCSFileSystem
+
+    import atarirb
+
+    _import_kernels()
+    filesystem = GCSFileSystem(token="anon", endpoint_url=os.environ["STORAGE_EMULATOR_HOST"])
+    start = time.perf_counter()
+    filesystem.get(uri, place, recursive=True)
+    info = atarirb.ingest(place, out, workers=int(workers) or None, codec=codec, name="Seaquest/1")
+    took = time.perf_counter() - start
+    return {"seconds": took, "steps": info.steps, "peak_mb": memory("VmHWM")}
 
 
 def convert(source: str, out: str, codec: str) -> dict[str, float]:

@@ -20,6 +20,7 @@ SAYS = {
     "feed": "open 4 runs and mix them",
     "codec": "templates evenly spaced",
     "ingest": "peak memory",
+    "stores": "bytes that came twice after a kill",
     "recording": "record Breakout",
 }
 
