@@ -1,6 +1,6 @@
 """How logs become a dataset straight from a store, beside copying them first.
 
-The store is a server of Google Cloud Storage's API on loopback (fake-gcs-server, with its files on disk). The
+The store is a server of Google Cloud Storage's API on loopback (fake-gcs-server, with its files in memory). The
 rival is what people do: copy a run's files to disk (gcsfs, many requests at a time, as gsutil does), then
 ingest the copy. Both end with the same dataset, and each runs in a fresh process.
 
@@ -109,7 +109,7 @@ def store(workload: Workload, log: Path) -> Iterator[int]:
 
     with workload.scratch("store") as folder:
         server = FakeGCSServer()
-        options = ["-scheme", "http", "-backend", "filesystem", "-filesystem-root", str(folder)]
+        options = ["-scheme", "http", "-backend", "memory", "-data", str(folder)]
         where = ["-host", server.host, "-port", str(server.port), "-external-url", server.url]
         process = subprocess.Popen(
             [str(_get_binary_path()), *options, *where],

@@ -118,7 +118,10 @@ class Server:
             def log_message(self, *_: object) -> None:
                 pass
 
-        self._http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        class Listener(http.server.ThreadingHTTPServer):
+            request_queue_size = 64  # of more connections at a time the first packet waits a second
+
+        self._http = Listener(("127.0.0.1", 0), Handler)
         self._http.daemon_threads = True
         self._http.handle_error = lambda *_: None  # clients hang up, too
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}"

@@ -323,8 +323,12 @@ def test_failures_that_stay_are_given_up_and_what_came_is_kept(store, root, loca
         ".source",
     }
     server.fault, server.sent = lambda _: None, 0
+    before = len(server.requests)
     atarirb.ingest(uri, tmp_path / "out")
     assert digest(tmp_path / "out") == local
+    again = [request for request in server.requests[before:] if request.media and ".1." in request.name]
+    assert {request.headers["Range"] for request in again if FRAMES not in request.name} == {"bytes=0-0"}
+    assert sum(FRAMES in request.name for request in again) == 2  # the same, and the end
     # The small columns of the others came for the survey; of split 0 only what was missing.
     assert (
         sum(1 for r in server.media(f"{FRAMES}0") if r.first == 0 and r.headers["Range"] == "bytes=0-0") == 1

@@ -10,8 +10,9 @@ reader that is ahead of it has more fetched. Of each file there are::
 A process that was killed leaves both, and the next one goes on there if the store still has that version.
 Where another process is just fetching the same file, it is read without being kept.
 
-They are in a directory below the dataset's, one for each split, and go when its shard is there; or, where
-the files shall be kept (``keep``), below that one by the paths they have below the source's directory.
+They are in a directory below the dataset's, one for each split. All but their heads goes when its shard is
+there, and the rest at the end; or, where the files shall be kept (``keep``), they are below that directory by
+the paths they have below the source's.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from atarirb.errors import SourceChangedError, TransferError
+from atarirb.sources import transfer
 from atarirb.sources.failures import checking
 from atarirb.sources.transfer import Sums, Transfer, Version, fetch, open_file, where
 
@@ -95,12 +97,16 @@ class Spool:
         return 0
 
     def release(self, split: int) -> None:
-        """Remove what came of a split, unless it shall be kept; its readers read on."""
+        """Remove what came of a split, but for the heads of its files; its readers read on.
+
+        The heads are a part of thousands, and what the next call needs to see that the shard is still right.
+        """
         with self._lock:
-            for path in self._splits.pop(split, []):
-                self._files.pop(path).call_off()
-        if self.keep is None:
-            shutil.rmtree(self._of(split), ignore_errors=True)
+            files = [self._files.pop(path) for path in self._splits.pop(split, [])]
+        for file in files:
+            file.call_off()
+            if self.keep is None:
+                file.cut()
 
     def tidy(self) -> None:
         """Leave off fetching, and remove directories in which nothing is."""
@@ -328,6 +334,22 @@ class _File:
             if forget and not self._whole:
                 for path in (self._partial, self._record):
                     path.unlink(missing_ok=True)
+
+    def cut(self) -> None:
+        """Leave only the head of what came."""
+        with self.lock:
+            there = self._place if self._whole else self._partial
+            try:
+                if there.stat().st_size <= transfer.HEAD_BYTES:
+                    return
+                with open(there, "rb") as file:
+                    head = file.read(transfer.HEAD_BYTES)
+            except FileNotFoundError:  # another process was as far
+                return
+            temporary = self._partial.with_name(f"{self._partial.name}.new")
+            temporary.write_bytes(head)
+            self._place.unlink(missing_ok=True)
+            os.replace(temporary, self._partial)
 
     def _end(self) -> None:
         owned = self._descriptor >= 0
