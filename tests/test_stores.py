@@ -769,3 +769,9 @@ def test_memory_does_not_grow_with_what_comes(tmp_path, codec):
         done = probe("ingest", f"{server.url}/Game/1", tmp_path / "out", 0, codec)
     assert done["steps"] == rows - 4
     assert done["peak_mb"] < 300
+
+
+def test_a_store_that_connects_at_once_is_named_where_it_cannot(tmp_path):
+    with pytest.raises(TransferError, match="ftp://127.0.0.1:1/x: cannot be reached"):
+        atarirb.ingest("ftp://127.0.0.1:1/x", tmp_path / "out")
+    assert not (tmp_path / "out").exists()

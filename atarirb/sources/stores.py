@@ -5,7 +5,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from atarirb.errors import ArgumentError, MissingPackageError, SourceDeniedError, SourceNotFoundError
+from atarirb.errors import (
+    ArgumentError,
+    AtarirbError,
+    MissingPackageError,
+    SourceDeniedError,
+    SourceNotFoundError,
+)
 from atarirb.sources import failures, transfer
 
 if TYPE_CHECKING:
@@ -54,6 +60,10 @@ def locate(source: str) -> tuple[AbstractFileSystem, str]:
         raise MissingPackageError(f"{source}: {error}") from error
     except ValueError as error:
         raise ArgumentError(f"{source}: {error}") from error
+    except AtarirbError:
+        raise
+    except OSError as error:  # some connect when they are made
+        raise failures.named(error, source) from error
     if not transfer.is_local(filesystem):
         _reach(filesystem, path, source)
     return filesystem, path

@@ -93,7 +93,7 @@ def ingest(
             another dataset.
         LogError: The source's files contradict each other by their names alone.
     """
-    splits = splits if splits is None else list(splits)
+    splits = None if splits is None else _numbers(splits)
     for left in reversed(range(_AFRESH)):
         logs = sources.find(source, run, partial=partial)
         try:
@@ -166,12 +166,11 @@ def ingest_logs(
             job.correct_place(held[job.portion.split])
         total, shown = sum(job.amount for job in todo), progress and bool(todo)
         comes = spool is not None and executor is None  # other processes do not say what came to them
-        with (
-            meter("fetch", total, shown and comes, done=sum(map(logs.held, fetched))) as on_fetched,
-            meter("ingest", total, shown) as on_bytes,
-        ):
-            if spool:
-                spool.on_bytes = on_fetched
+        with contextlib.ExitStack() as meters:
+            if spool and comes:
+                held_bytes = sum(map(logs.held, fetched))
+                spool.on_bytes = meters.enter_context(meter("fetch", total, shown, done=held_bytes))
+            on_bytes = meters.enter_context(meter("ingest", total, shown))
             failures |= jobs.run(todo, directory, work, workers=threads, executor=executor, on_done=on_bytes)
         if failures:
             raise _failed(failures, [split for split in wanted if split not in failures], logs)
@@ -216,6 +215,13 @@ def _source_room(directory: pathlib.Path, keep: pathlib.Path | None, to_come: li
     return 0
 
 
+def _numbers(splits: Iterable[int]) -> list[int]:
+    try:
+        return sorted({operator.index(split) for split in splits})
+    except TypeError:
+        raise ArgumentError(f"splits is {splits!r}, expected numbers of splits") from None
+
+
 def wanted_splits(logs: sources.Logs, splits: Iterable[int] | None) -> list[int]:
     """Return the numbers of the splits that are wanted, rising; of all for None.
 
@@ -224,10 +230,7 @@ def wanted_splits(logs: sources.Logs, splits: Iterable[int] | None) -> list[int]
     """
     if splits is None:
         return list(logs.splits)
-    try:
-        wanted = sorted({operator.index(split) for split in splits})
-    except TypeError:
-        raise ArgumentError(f"splits is {splits!r}, expected numbers of splits") from None
+    wanted = _numbers(splits)
     unknown = [split for split in wanted if split not in logs.splits]
     if unknown or not wanted:
         raise ArgumentError(
