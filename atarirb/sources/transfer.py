@@ -431,6 +431,8 @@ class Transfer:
             stop = self._pieces[0][0].first if self._pieces else self._stop_of(self.at)
             self._pieces.appendleft(self._begun(self.at, stop))
             self._next = max(self._next, stop)
+        if not self._pieces[0][0].first:  # the head, which may be all that is wanted
+            return
         while len(self._pieces) < _AHEAD and self._end is not None and not self._pieces[0][0].whole:
             if self._next >= min(self._end, self._stop or self._end) or not _slots.acquire(blocking=False):
                 return

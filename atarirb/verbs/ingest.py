@@ -30,6 +30,8 @@ from atarirb.verbs.progress import meter
 
 _log = logging.getLogger(__name__)
 
+#: Splits surveyed at a time where that is waiting for a network.
+_SURVEYED = 8
 #: Most times it is begun when a file of a store is another one than it was when it was begun.
 _AFRESH = 3
 
@@ -138,7 +140,8 @@ def ingest_logs(
         held = building.held(directory, name, logs.layout, kind.NAME)
         building.refuse_strange(directory, held, logs.splits, logs.directory)
         wanted = sorted({*wanted, *held})  # what is there must still be what the log says
-        plan = make_plan(logs, wanted, threads)
+        waits = spool is not None and isinstance(logs, sources.RingLogs)  # it reads little, each of it afar
+        plan = make_plan(logs, wanted, max(threads, _SURVEYED) if waits else threads)
         failures = {split: error for split, error in plan.failures.items() if split in wanted}
         planned = [
             Job.of(
