@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+import threading
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,9 @@ from numpy.lib import format as npy
 
 MAGIC = b"\x93NUMPY"
 _MOST_BYTES = 1 << 16
+#: NumPy reads the dict with Python's own parser, which up to 3.12 counts its depth for all threads in one
+#: place: another that parses meanwhile can make it fail.
+_parsing = threading.Lock()
 
 
 def read_header(file: Any) -> tuple[tuple[int, ...], np.dtype]:
@@ -42,7 +46,8 @@ def read_header(file: Any) -> tuple[tuple[int, ...], np.dtype]:
     text = _read(file, length)
     parse = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     try:
-        shape, fortran, dtype = parse(io.BytesIO(prefix + text))
+        with _parsing:
+            shape, fortran, dtype = parse(io.BytesIO(prefix + text))
     except Exception as error:  # NumPy lets its parser's own errors out, of several kinds
         raise ValueError(f"its npy header is damaged: {error}") from error
     if dtype.hasobject:
