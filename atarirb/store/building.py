@@ -261,6 +261,11 @@ def refuse_strange(
         )
 
 
+def nearest(directory: pathlib.Path) -> pathlib.Path:
+    """Return a directory that need not be there yet, or the nearest one above it that is."""
+    return next(path for path in (directory, *directory.parents) if path.is_dir())
+
+
 def check_space(
     directory: pathlib.Path, needed: int, otherwise: str = "choose fewer splits, or another disk"
 ) -> None:

@@ -139,7 +139,7 @@ def download(
         estimates = tuple(_estimate(run, logs, place, splits, kind) for run, logs in found.items())
         if dry_run:
             return estimates
-        directory = _existing(home.home())
+        directory = building.nearest(home.home())
         building.check_space(
             directory,
             sum(one.disk_bytes for one in estimates),
@@ -229,7 +229,7 @@ def _estimate(
         files=sum(logs.files(split) for split in todo),
         fetch_bytes=sum(logs.size(split) for split in todo),
         disk_bytes=disk,
-        free_bytes=shutil.disk_usage(_existing(directory)).free,
+        free_bytes=shutil.disk_usage(building.nearest(directory)).free,
     )
 
 
@@ -241,8 +241,3 @@ def _survey(logs: sources.Logs, splits: list[int]) -> sources.Survey:
         except LogError as error:
             failure = error
     raise failure
-
-
-def _existing(directory: pathlib.Path) -> pathlib.Path:
-    """Return the directory, or the nearest one above it that is there."""
-    return next(path for path in (directory, *directory.parents) if path.is_dir())

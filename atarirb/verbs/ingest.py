@@ -211,7 +211,7 @@ def _source_room(directory: pathlib.Path, keep: pathlib.Path | None, to_come: li
     """Return the bytes that files to come take at most on the dataset's disk; check another one's room."""
     if keep is None:  # they go with each split that is done
         return sum(sorted(to_come)[-threads:])
-    there = next(path for path in (keep.absolute(), *keep.absolute().parents) if path.exists())
+    there = building.nearest(keep.absolute())
     if there.stat().st_dev == directory.stat().st_dev:
         return sum(to_come)
     building.check_space(there, sum(to_come))
