@@ -95,6 +95,13 @@ def hint(path_name: str) -> str:
     return suggestion(path_name) if run.isdecimal() and title not in games() else ""
 
 
+def is_public(uri: str) -> bool:
+    """Tell whether something is in the bucket that the logs were published in, and which refuses everyone."""
+    bucket = PUBLIC_SOURCE.rpartition("/")[0]
+    uri = f"gs{uri[3:]}" if uri.startswith("gcs://") else uri
+    return f"{uri}/".startswith(f"{bucket}/")
+
+
 def suggestion(name: str) -> str:
     """Say which catalog id is nearest to `name`, as the end of a sentence; empty if none is near."""
     title, _, run = name.partition("/")

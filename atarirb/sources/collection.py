@@ -24,12 +24,6 @@ def chosen(source: str | os.PathLike[str] | None) -> str:
     return text.rstrip("/") or "/"
 
 
-def is_public(source: str) -> bool:
-    """Tell whether a source is the public bucket."""
-    uri = f"gs{source[3:]}" if source.startswith("gcs://") else source
-    return f"{uri}/".startswith(f"{catalog.PUBLIC_SOURCE}/")
-
-
 def address(source: str, name: str) -> str:
     """Return the path or URI of a run, or of a game."""
     return f"{source.rstrip('/')}/{name}"
@@ -92,11 +86,11 @@ def _explained(source: str, name: str) -> Iterator[None]:
     try:
         yield
     except MissingPackageError as error:
-        if is_public(source):  # which would be installed in vain
+        if catalog.is_public(source):  # which would be installed in vain
             raise MissingPackageError(f"{error}. But {_withdrawn(name)}") from None
         raise
     except (SourceDeniedError, SourceNotFoundError) as error:
-        if is_public(source):
+        if catalog.is_public(source):
             what = f"{address(source, name)} cannot be had: {_withdrawn(name)}"
             raise SourceNotFoundError(what) from error
         raise

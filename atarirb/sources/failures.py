@@ -14,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
+from atarirb import catalog
 from atarirb.errors import AtarirbError, SourceDeniedError, SourceNotFoundError, TransferError
 from atarirb.jobs import Stopped
 
@@ -186,7 +187,7 @@ def named(error: Exception, name: str) -> AtarirbError:
     denied = code in (401, 403) or isinstance(error, PermissionError)
     if missing or denied:
         kind = SourceDeniedError if denied else SourceNotFoundError
-        if name.startswith(_PUBLIC):
+        if catalog.is_public(name):
             return kind(f"{name}: {_WITHDRAWN}")
         if denied:
             return kind(
@@ -202,7 +203,6 @@ def named(error: Exception, name: str) -> AtarirbError:
     return TransferError(f"{name}: cannot be read: {_spell(error)}")
 
 
-_PUBLIC = ("gs://atari-replay-datasets", "gcs://atari-replay-datasets")
 _WITHDRAWN = (
     "the public bucket was withdrawn: since about April 2025 it refuses everyone. If you have a copy of the "
     "logs, ingest that: atarirb ingest DIRECTORY OUT, where DIRECTORY is the run's, as <Game>/<run>; or name "

@@ -196,7 +196,7 @@ def _runs(names: list[str], source: str) -> list[str]:
                 raise ArgumentError(f"{text!r} names no run, expected one as Pong/1 or several as Pong/1-3,5")
     if not runs:
         raise ArgumentError("no run is named, expected one as Pong/1")
-    if collection.is_public(source) and (unknown := set(runs) - set(catalog.available_datasets())):
+    if catalog.is_public(source) and (unknown := set(runs) - set(catalog.available_datasets())):
         raise UnknownGameError(
             f"unknown run {min(unknown)!r}; public runs are {catalog.RUNS[0]} to {catalog.RUNS[-1]}"
         )
